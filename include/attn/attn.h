@@ -1,0 +1,362 @@
+/* attn.h: exact attention for C programs. This header is the manual.
+ * SPDX-License-Identifier: MIT
+ *
+ * WHAT IT COMPUTES
+ *
+ * For every batch b, query head h and query i, over the keys j that query i may see:
+ *
+ *     x   = scale * sum_c q[b,h,i,c] k[b,g,j,c]              g = h / (heads / kv_heads)
+ *     x   = softcap > 0 ? softcap * tanh(x / softcap) : x
+ *     s   = x + bias[b,h,i,j] - alibi[b,h] * |p - j'|         p = i + offset[b], j' = j - key_start[b]
+ *     lse = ln( sum_j exp(s_j)  + exp(sink[h]) )              the sink only when one is given
+ *     out[b,h,i,:] = sum_j exp(s_j - lse) v[b,g,j,:]
+ *
+ * Query i may see key j exactly when all of these hold (whatever subset is given, they compose by "and"):
+ *
+ *     0 <= j' < key_count[b]   and   i < query_count[b]
+ *     causal:                  j' <= p
+ *     window, left  L >= 0:    j' >= p - L        (L keys before the query's own; -1 = no bound)
+ *     window, right R >= 0:    j' <= p + R        (with causal the smaller bound wins)
+ *     allow:                   allow[b,h,i,j] is not 0
+ *     bias:                    bias[b,h,i,j] is not -inf
+ *
+ * Not being seen is membership, not arithmetic: whatever q, k, v, bias hold at a place that is not seen, NaN and infinity
+ * included, reaches no result. A query that sees nothing gives out = 0 and lse = -inf (with a sink: out = 0, lse = sink),
+ * exactly. So does one whose every score is -inf. A query i >= query_count[b] gives out = 0, lse = -inf even with a sink.
+ * NaN in what is seen reaches that query's row, and only that row; so does a score of +inf (the row becomes NaN).
+ * A finite bias, however negative, does not hide.
+ *
+ * The formula is that of scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1), computed tile by tile
+ * with an online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022, arXiv 2205.14135). ALiBi: Press et al.
+ * 2021, arXiv 2108.12409. Softcap: Gemma 2, arXiv 2408.00118. Sinks: one learned logit per head in the softmax's sum.
+ *
+ * MEMORY AND SPEED
+ *
+ * No score matrix is ever held: beyond inputs and outputs a call needs attn_work_bytes() bytes, which grow with the number of threads,
+ * dim and value_dim, and not with queries * keys:
+ *
+ *     bytes = 64 + slots * (real * (rows * (dim + 2 * value_dim + 2 * 128 + 8) + 128 * (dim + value_dim)) + 1 KiB + 64 * rows), rounded up
+ *
+ * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), rows = 4 to 48 depending on `isa`. Blocks of keys that no query
+ * of a block of queries may see are skipped, whichever option hides them. Speed depends on strides: an innermost stride of 1 for k and v is
+ * read in place in f32 and f64, everything else is copied tile by tile.
+ *
+ * THE SAME BITS
+ *
+ * The bits of one query's result depend on its own q, on the keys it sees, on the options and on `isa`. They do not depend on the number of
+ * threads, on the batch it sits in, on how the queries are split into calls (with their offsets said), on strides, on which
+ * optional outputs are asked for, or on the caller's floating-point mode. So a prefill in chunks followed by decoding gives what one
+ * long call gives. How: tiles of 128 and chunks of 2048 keys are counted from key_start, sums run in key order, partial sums are joined in order.
+ *
+ * THREADS, FORK, SIGNALS
+ *
+ * There is no global state. Any thread may call any function at any time; one pool may be shared by calls that run at the same time. A call uses
+ * the calling thread alone unless `executor` is set. After fork() a pool has no threads in the child: calls there still
+ * give the same results on the calling thread alone, and attn_pool_free() frees its memory; make a new pool to have threads.
+ * The library installs no signal handlers, prints nothing, and never exits or aborts.
+ *
+ * WHAT IS ABI
+ *
+ * From 0.1.0 on: the functions below, the numbers of codes and dtypes, attn_in, attn_out, attn_error and attn_executor, which
+ * are frozen, and attn_desc and attn_merge_desc, which only grow at their ends (`size` tells how much the caller knows; see attn_desc_new).
+ * Supported and tested: Linux on x86-64 and aarch64, little endian, C99 and later, C++17 and later.
+ *
+ * EXAMPLE: one decoding step over a cache of `capacity` keys per head, of which the first `used` hold something. The query is the
+ * last of the `used` positions, so bottom_right is what causal means here. k and v are (kv_heads, capacity, dim).
+ *
+ * @example decode
+ * #include <attn/attn.h>
+ * #include <stdio.h>
+ * int decode(int64_t heads, int64_t kv_heads, int64_t dim, int64_t capacity, int64_t used,
+ *            const float *q, const float *k, const float *v, float *out)
+ * {
+ *     attn_desc d = attn_desc_new();
+ *     d.batch = 1, d.heads = heads, d.kv_heads = kv_heads, d.queries = 1, d.keys = capacity, d.dim = d.value_dim = dim;
+ *     d.q   = attn_in_dense(q, ATTN_F32, heads, 1, dim);
+ *     d.k   = attn_in_dense(k, ATTN_F32, kv_heads, capacity, dim);
+ *     d.v   = attn_in_dense(v, ATTN_F32, kv_heads, capacity, dim);
+ *     d.out = attn_out_dense(out, ATTN_F32, heads, 1, dim);
+ *     d.key_count = &used;                       // the rest of the cache may hold anything, NaN included
+ *     d.causal = 1, d.align = ATTN_ALIGN_BOTTOM_RIGHT;
+ *     attn_error e;
+ *     if (attn_run(&d, &e) != ATTN_OK) { fprintf(stderr, "%s\n", e.message); return 1; }
+ *     return 0;
+ * }
+ * @end
+ *
+ * EXAMPLE: an encoder's padded batch. Tensors are (batch, tokens, heads, dim), as projections leave them; sentence b has
+ * length[b] tokens. Padded rows come out as zeros.
+ *
+ * @example padded
+ * #include <attn/attn.h>
+ * #include <stdio.h>
+ * int encode(int64_t batch, int64_t tokens, int64_t heads, int64_t dim, const int64_t *length,
+ *            const float *q, const float *k, const float *v, float *out)
+ * {
+ *     attn_desc d = attn_desc_new();
+ *     d.batch = batch, d.heads = d.kv_heads = heads, d.queries = d.keys = tokens, d.dim = d.value_dim = dim;
+ *     const int64_t stride[4] = {tokens * heads * dim, dim, heads * dim, 1};  // steps of batch, head, position, channel
+ *     d.q   = attn_in_strided(q, ATTN_F32, stride);
+ *     d.k   = attn_in_strided(k, ATTN_F32, stride);
+ *     d.v   = attn_in_strided(v, ATTN_F32, stride);
+ *     d.out = attn_out_strided(out, ATTN_F32, stride);
+ *     d.query_count = d.key_count = length;
+ *     attn_error e;
+ *     if (attn_run(&d, &e) != ATTN_OK) { fprintf(stderr, "%s\n", e.message); return 1; }
+ *     return 0;
+ * }
+ * @end
+ */
+#ifndef ATTN_ATTN_H
+#define ATTN_ATTN_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ATTN_VERSION_MAJOR 0
+#define ATTN_VERSION_MINOR 1
+#define ATTN_VERSION_PATCH 0
+#define ATTN_VERSION       "0.1.0"
+
+#ifndef ATTN_API
+#define ATTN_API __attribute__((visibility("default")))
+#endif
+
+/* ---- codes ------------------------------------------------------------------------------------------------------------------------ */
+
+/* What a function returns. The numbers are pinned; layer and other libraries have their own hundreds. */
+enum {
+    ATTN_OK = 0,
+    ATTN_E_ARGUMENT = 1,    /* a field is out of its rule; the message names the field, its value and the rule */
+    ATTN_E_UNSUPPORTED = 2, /* legal, but not on this CPU or not in this version */
+    ATTN_E_TOO_NEW = 3,     /* the caller's descriptor uses fields that this library does not know */
+    ATTN_E_MEMORY = 4,      /* an allocation failed; never when `work` is given */
+    ATTN_E_WORK = 5,        /* work_bytes is less than attn_work_bytes() says */
+    ATTN_E_THREAD = 6       /* a thread could not be started */
+};
+
+/* Element types. 0 is no type. */
+enum {
+    ATTN_F32 = 1,
+    ATTN_F64 = 2,
+    ATTN_F16 = 3,  /* IEEE binary16 */
+    ATTN_BF16 = 4, /* the upper half of an f32 */
+    ATTN_BOOL = 5  /* one byte; 0 is false, every other value is true */
+};
+
+/* Where query 0 of a batch entry stands among its keys (attn_desc.align). */
+enum {
+    ATTN_ALIGN_TOP_LEFT = 1,    /* offset = 0: query 0 stands on the first key */
+    ATTN_ALIGN_BOTTOM_RIGHT = 2 /* offset = key_count - query_count: the last query stands on the last key */
+};
+
+/* What attn_desc.weights receives (attn_desc.weights_stage), s being the score after each step of the formula. */
+enum {
+    ATTN_STAGE_WEIGHT = 0, /* exp(s - lse); 0 where not seen */
+    ATTN_STAGE_SCALED = 1, /* scale * q.k for every query and key, seen or not */
+    ATTN_STAGE_CAPPED = 2, /* the same after softcap, seen or not */
+    ATTN_STAGE_BIASED = 3  /* after bias and ALiBi; -inf where not seen */
+};
+
+/* Every failing call fills the caller's attn_error (which may be NULL) with the code and one English sentence. On success
+ * status is ATTN_OK and message is empty. */
+typedef struct attn_error {
+    int32_t status;
+    char    message[252];
+} attn_error;
+
+/* ---- tensors ---------------------------------------------------------------------------------------------------------------------- */
+
+/* A view of the caller's memory. `data` is element [0,0,0,0]; strides are in elements, one per axis, of any sign for inputs. Stride 0
+ * repeats an input along that axis (that is how a mask, bias or key is broadcast). Strides of axes that an operand does not have must be 0.
+ * Only the element type's own alignment is needed. Nothing outside the described elements is read or written.
+ * `bytes`, when not 0, is the size of the memory that the view may span, lowest element to highest; a view that spans more is refused.
+ * `data` NULL: the operand is absent. Two elements of an output may not share a place: sorted by size, each stride
+ * must step over the axes inside it (axes of size 1 do not count); that outputs do not overlap inputs is the caller's duty. */
+typedef struct attn_in {
+    const void *data;
+    int64_t     stride[4];
+    size_t      bytes;
+    int32_t     dtype, reserved; /* reserved must be 0, here and below */
+} attn_in;
+
+typedef struct attn_out {
+    void   *data;
+    int64_t stride[4];
+    size_t  bytes;
+    int32_t dtype, reserved;
+} attn_out;
+
+/* ---- threads ---------------------------------------------------------------------------------------------------------------------- */
+
+/* How a call runs on several threads. `parallel_for` must call body(arg, i) once for every i in 0 .. count-1, on any threads, in any order,
+ * at the same time or one after another, and return when all have returned. The library never asks for count > width. An embedder
+ * fills this with its own scheduler; attn_pool_executor() is the library's own. It must outlive the call. */
+typedef struct attn_executor {
+    void (*parallel_for)(void *context, int32_t count, void (*body)(void *arg, int32_t index), void *arg);
+    void   *context;
+    int32_t width, reserved; /* width >= 1: at most so many threads are of use */
+} attn_executor;
+
+typedef struct attn_pool attn_pool;
+
+/* Starts threads - 1 threads that sleep until a call needs them; the caller of a call is the last one. threads is 1 to 1024.
+ * Returns NULL with ATTN_E_ARGUMENT, ATTN_E_MEMORY or ATTN_E_THREAD in *error; nothing is left behind then. The caller owns the pool. */
+ATTN_API attn_pool *attn_pool_new(int32_t threads, attn_error *error);
+
+/* Ends the threads and frees the pool; NULL is allowed. No call may be using it. */
+ATTN_API void attn_pool_free(attn_pool *pool);
+
+/* The pool as an executor, for attn_desc.executor; it belongs to the pool. NULL gives NULL (the calling thread alone). */
+ATTN_API const attn_executor *attn_pool_executor(const attn_pool *pool);
+
+/* ---- the operator ----------------------------------------------------------------------------------------------------------------- */
+
+/* One call. Start from attn_desc_new(); for every field but the sizes 0 means "default" or "absent". */
+typedef struct attn_desc {
+    size_t size; /* set by attn_desc_new() */
+
+    /* Sizes mean themselves, 0 included. heads is a multiple of kv_heads; query head h reads key head h / (heads / kv_heads).
+     * No queries, heads or batch: nothing is written. No keys: every query sees nothing. dim 0: every x is 0. value_dim 0: lse is written. */
+    int64_t batch, heads, kv_heads;
+    int64_t queries, keys, dim, value_dim;
+
+    /* Axes (batch, head, query or key, channel). One dtype for q, k and v: f32, f64, f16 or bf16. Products and sums are f64 for f64 inputs and
+     * f32 for all others. */
+    attn_in  q, k, v;
+    attn_out out; /* the inputs' dtype or f32; rounded once, to nearest even */
+
+    /* Where the queries stand: `align` or query_offset, not both. Causal, window and alibi need one of them unless in
+     * every batch entry query_count equals key_count; nothing is guessed. */
+    int32_t align;
+    int32_t causal;      /* 0 or 1 */
+    int32_t window;      /* 1: window_left and window_right are meant; 0: they must be 0 */
+    int32_t scale_given; /* 1: scale is meant, 0 included; 0: scale must be 0 and 1/sqrt(dim) is used */
+    int64_t window_left, window_right;
+
+    /* Arrays of `batch` entries, or NULL: query_offset[b] any position from -2^62 to 2^62 (NULL: by align);
+     * query_count (NULL: queries), key_count (NULL: keys - key_start), key_start (NULL: 0). */
+    const int64_t *query_offset, *query_count, *key_count, *key_start;
+
+    attn_in allow;   /* ATTN_BOOL, axes (batch, head, query, key); true = may be seen */
+    attn_in bias;    /* the inputs' dtype or f32, same axes; added to the score after scale and softcap; -inf hides */
+    attn_in alibi;   /* f32 (f64 with f64 inputs), axes (batch, head): slopes, subtracted times the distance; not scaled */
+    attn_in sink;    /* f32 (f64 with f64 inputs), axis head: stride[1] steps, the others are 0; -inf = none */
+    double  scale;   /* finite, may be 0 or negative */
+    double  softcap; /* finite, >= 0; 0 = off */
+
+    attn_out lse;     /* optional; f32 (f64 with f64 inputs); axes (batch, head, query) */
+    attn_out weights; /* optional; f32, f64 or the inputs' dtype; axes (batch, head, query, key); every element is written */
+    int32_t  weights_stage, reserved;
+
+    const char          *isa;        /* NULL: the best for this CPU; or a name from attn_isa_name() */
+    const attn_executor *executor;   /* NULL: the calling thread only */
+    void                *work;       /* NULL: allocated for the call and freed; else at least attn_work_bytes() bytes, any alignment, */
+    size_t               work_bytes; /* not used by another call at the same time; nothing is allocated then */
+} attn_desc;
+
+/* A descriptor with every field 0 but `size`, which tells the library what the caller was compiled with. Shorter than the first version's
+ * is refused; shorter than the library's is read as if the rest were 0; longer is accepted if the rest is 0, else ATTN_E_TOO_NEW. */
+static inline attn_desc attn_desc_new(void)
+{
+    attn_desc d;
+    memset(&d, 0, sizeof d);
+    d.size = sizeof d;
+    return d;
+}
+
+/* Checks a descriptor and runs it. Returns ATTN_OK or a code; an error is found before anything is written. Threads, memory and
+ * ownership as said above: inputs are only read, nothing is kept after the call. `error` may be NULL. */
+ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error);
+
+/* Only the check that attn_run() makes, data pointers and isa included; work is not looked at. */
+ATTN_API int32_t attn_check(const attn_desc *desc, attn_error *error);
+
+/* The bytes that attn_run() with this descriptor needs as `work`, into *bytes. They depend on sizes, dtypes, isa and executor->width. Data
+ * pointers and `work` may still be NULL. */
+ATTN_API int32_t attn_work_bytes(const attn_desc *desc, size_t *bytes, attn_error *error);
+
+/* ---- partial results -------------------------------------------------------------------------------------------------------------- */
+
+/* Joins results over disjoint sets of keys, as a split cache or several machines leave them:
+ *     lse = ln sum_r exp(lse_r),   out = sum_r exp(lse_r - lse) out_r
+ * A part whose lse is -inf takes no part, whatever its out holds; a NaN lse makes that row NaN; if all are -inf: out = 0, lse = -inf.
+ * Give a sink to one part only. Computed in f64 in the order of the parts, rounded once. */
+typedef struct attn_merge_desc {
+    size_t         size; /* set by attn_merge_desc_new() */
+    int64_t        batch, heads, queries, value_dim;
+    int64_t        parts;    /* >= 1 */
+    const attn_in *part_out; /* [parts]; axes (batch, head, query, channel); f32, f64, f16 or bf16 */
+    const attn_in *part_lse; /* [parts]; axes (batch, head, query); f32 or f64 */
+    attn_out       out;      /* any of the float dtypes; may be exactly one of part_out's views (same data, strides and dtype) */
+    attn_out       lse;      /* optional; f32 or f64; may be exactly one of part_lse's views */
+} attn_merge_desc;
+
+static inline attn_merge_desc attn_merge_desc_new(void)
+{
+    attn_merge_desc d;
+    memset(&d, 0, sizeof d);
+    d.size = sizeof d;
+    return d;
+}
+
+/* Runs on the calling thread, allocates nothing, O(parts) per element. */
+ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error);
+
+/* ---- small helpers ---------------------------------------------------------------------------------------------------------------- */
+
+/* The usual ALiBi slopes for `heads` heads into slopes[heads]: 2^(-8 (h+1) / n) for a power of two n; else those of the next lower power m, then
+ * entries 0, 2, 4, ... of those of 2 m. */
+ATTN_API int32_t attn_alibi_slopes(int64_t heads, float *slopes, attn_error *error);
+
+/* Instruction sets compiled into this library, best first: "avx512", "avx2", "neon", "scalar". NULL past the last index; usable says whether this
+ * CPU and OS can run it (0 past the end). */
+ATTN_API const char *attn_isa_name(int32_t index);
+ATTN_API int32_t     attn_isa_usable(int32_t index);
+
+/* The version of the library that runs, as 10000 major + 100 minor + patch, and as text. */
+ATTN_API uint32_t    attn_version(void);
+ATTN_API const char *attn_version_text(void);
+
+/* "ok", "argument", ... and "f32", "f64", ...: static strings; "unknown" for a number that is none. */
+ATTN_API const char *attn_status_name(int32_t status);
+ATTN_API const char *attn_dtype_name(int32_t dtype);
+
+/* Bytes of one element; 0 for a number that is no dtype. */
+ATTN_API size_t attn_dtype_bytes(int32_t dtype);
+
+/* Views with given strides (elements; batch, head, position, channel). */
+static inline attn_in attn_in_strided(const void *data, int32_t dtype, const int64_t stride[4])
+{
+    attn_in t = {data, {stride[0], stride[1], stride[2], stride[3]}, 0, dtype, 0};
+    return t;
+}
+
+static inline attn_out attn_out_strided(void *data, int32_t dtype, const int64_t stride[4])
+{
+    attn_out t = {data, {stride[0], stride[1], stride[2], stride[3]}, 0, dtype, 0};
+    return t;
+}
+
+/* Views of contiguous (batch, heads, rows, columns) memory; for lse use columns = 1 and set stride[3] to 0. */
+static inline attn_in attn_in_dense(const void *data, int32_t dtype, int64_t heads, int64_t rows, int64_t columns)
+{
+    attn_in t = {data, {heads * rows * columns, rows * columns, columns, 1}, 0, dtype, 0};
+    return t;
+}
+
+static inline attn_out attn_out_dense(void *data, int32_t dtype, int64_t heads, int64_t rows, int64_t columns)
+{
+    attn_out t = {data, {heads * rows * columns, rows * columns, columns, 1}, 0, dtype, 0};
+    return t;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
