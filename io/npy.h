@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum { IO_MAX_RANK = 8 };
 
@@ -31,7 +32,9 @@ typedef struct io_array {
     int32_t dtype, rank;
 } io_array;
 
-/* Reads one array. spec is "a.npy", "a.npz:name", "a.safetensors:name" or "a.csv" (one matrix of numbers, IO_F64, rank 2); the ending decides. An .npz or
+/* Every function sets *error (which may be NULL): status 0 and an empty message on success. On failure *array is all zero. */
+
+/* Reads one array into memory of its own (a file that does not fit in memory is refused, not mapped). spec is "a.npy", "a.npz:name", "a.safetensors:name" or "a.csv" (one matrix of numbers, IO_F64, rank 2); the ending decides. An .npz or
  * .safetensors that holds exactly one array may be named without ":name"; else the sentence lists the names there are. */
 int32_t io_read(const char *spec, io_array *array, io_error *error);
 
@@ -53,10 +56,27 @@ io_store   *io_store_open_memory(const void *bytes, size_t size, io_error *error
 void        io_store_close(io_store *store);
 int64_t     io_store_count(const io_store *store);
 const char *io_store_name(const io_store *store, int64_t index); /* in file order */
-/* The array of that name, C order, read only, inside the mapping (valid until close; io_free() on it does nothing). 1 found, 0 not. */
+/* The array of that name, C order, read only, inside the mapping (valid until close; io_free() on it does nothing). 1 found, 0 not.
+ * Data that the file keeps at an address its type cannot have is copied once, at the first call that asks for it, into the store. An array that is
+ * there but cannot be handed out (a type such as F8_E4M3, too many axes, no memory for that copy) is found with dtype 0 and data NULL. */
 int32_t io_store_find(const io_store *store, const char *name, io_array *array);
+/* The same with a sentence where there is none of that name (IO_E_READ), or where it cannot be handed out (IO_E_TYPE, IO_E_MEMORY). */
+int32_t io_store_get(const io_store *store, const char *name, io_array *array, io_error *error);
 /* A string of the file's __metadata__, or NULL. */
 const char *io_store_metadata(const io_store *store, const char *key);
+
+/* ---- outputs ---------------------------------------------------------------------------------------------------------------------- */
+
+/* A file that appears whole or not at all: what is written to `file` goes to a temporary file beside the target (beside what it points to,
+ * where it is a symbolic link), and commit renames it. When open or commit fails, nothing is left behind and the target is as it was. */
+typedef struct io_output {
+    FILE *file;
+    char *target, *temporary;
+} io_output;
+
+int32_t io_output_open(io_output *output, const char *path, io_error *error);
+int32_t io_output_commit(io_output *output, io_error *error); /* also says when an earlier write to `file` failed */
+void    io_output_discard(io_output *output);                 /* does nothing after commit or a failed open */
 
 /* ---- scalars ---------------------------------------------------------------------------------------------------------------------- */
 
