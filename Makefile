@@ -1,0 +1,51 @@
+# Makefile: the short way in. `make` builds, `make demo` shows, `make test` checks everything; CMake does the work.
+# SPDX-License-Identifier: MIT
+BUILD ?= build
+PREFIX ?= /usr/local
+CMAKE_FLAGS ?=
+
+.PHONY: all help demo test bench format install clean setup setup-test check
+
+all: setup
+	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@mv $(BUILD).log $(BUILD)/configure.log
+	cmake --build $(BUILD)
+
+help:
+	@echo "make            set up if needed, build into $(BUILD)/"
+	@echo "make demo       a real trained attention layer at work"
+	@echo "make test       every test and check; make check-NAME runs one, scripts/check.sh list names them"
+	@echo "make bench      how fast it is here"
+	@echo "make format     formats the C sources"
+	@echo "make install    into PREFIX (default $(PREFIX)), below DESTDIR if given"
+	@echo "make clean      removes what was built"
+
+setup:
+	@scripts/setup.sh build
+
+setup-test:
+	@scripts/setup.sh test
+
+demo: all
+	$(BUILD)/attn demo
+
+test: setup-test
+	@scripts/check.sh all
+
+check: test
+
+check-%: setup-test
+	@scripts/check.sh $*
+
+bench: all
+	cmake --build $(BUILD) --target attn_bench
+	$(BUILD)/attn_bench
+
+format:
+	clang-format-19 -i $$(scripts/sources.sh)
+
+install: all
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	rm -rf build build-*
