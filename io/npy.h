@@ -34,8 +34,9 @@ typedef struct io_array {
 
 /* Every function sets *error (which may be NULL): status 0 and an empty message on success. On failure *array is all zero. */
 
-/* Reads one array into memory of its own (a file that does not fit in memory is refused, not mapped). spec is "a.npy", "a.npz:name", "a.safetensors:name" or "a.csv" (one matrix of numbers, IO_F64, rank 2); the ending decides. An .npz or
- * .safetensors that holds exactly one array may be named without ":name"; else the sentence lists the names there are. */
+/* Reads one array into memory of its own (not mapped: what does not fit in memory is IO_E_MEMORY). spec is "a.npy", "a.npz:name",
+ * "a.safetensors:name" or "a.csv" (one matrix of numbers, IO_F64, rank 2); the ending decides. An .npz or .safetensors that holds exactly one
+ * array may be named without ":name"; else the sentence lists the names there are. */
 int32_t io_read(const char *spec, io_array *array, io_error *error);
 
 /* The same from bytes in memory, for one .npy (the fuzz target's way in); data is copied. */
@@ -51,7 +52,7 @@ int32_t io_write(const char *path, const io_array *array, io_error *error);
 
 typedef struct io_store io_store;
 
-io_store   *io_store_open(const char *path, io_error *error);                      /* maps the file; NULL on error */
+io_store   *io_store_open(const char *path, io_error *error); /* maps the file, which must not shrink until close; NULL on error */
 io_store   *io_store_open_memory(const void *bytes, size_t size, io_error *error); /* borrows bytes */
 void        io_store_close(io_store *store);
 int64_t     io_store_count(const io_store *store);
