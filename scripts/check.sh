@@ -68,7 +68,7 @@ for name; do
     [ -f "scripts/checks/$name.sh" ] || { echo "check: no check is named $name; there are: $order" >&2; exit 2; }
 done
 mkdir -p build/checks
-echo "test data: ${ATTN_TEST_DATA:-none besides the project's own}"
+echo "test data: ${ATTN_TEST_DATA:-none but what the project carries}"
 echo "instruction sets expected here: $ATTN_EXPECT_ISA"
 for name; do run "$name"; done
 [ -z "$broken" ] || echo "failed checks:$broken"
