@@ -16,3 +16,6 @@ for name in static plain-gcc plain-clang-19; do
     [ -f "$work/$name.sums" ] || "$work/$name" > "$work/$name.sums"
     diff -u "$work/want" "$work/$name.sums" || { echo "$name: other bits than the library that CMake built"; exit 1; }
 done
+for name in ${ATTN_EXPECT_ISA//,/ }; do
+    grep -q "^$name " "$work/want" || { echo "the instruction set $name is not usable, and should be here"; exit 1; }
+done
