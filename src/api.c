@@ -1,0 +1,108 @@
+/* api.c: the exported functions: read the descriptor in, check, plan, run; names of codes.
+ * SPDX-License-Identifier: MIT */
+#include <fenv.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "internal.h"
+
+/* Check and plan. Computed in the default floating-point environment, so that defaults have the same bits whatever the caller's is. */
+static int32_t make(const attn_desc *desc, int data, struct attn_plan *plan, attn_error *error)
+{
+    attn_desc d;
+    fenv_t    env;
+    int32_t   status = attn_check_desc(desc, &d, data, error);
+    if (status) return status;
+    fegetenv(&env);
+    fesetenv(FE_DFL_ENV);
+    status = attn_plan_make(plan, &d, error);
+    fesetenv(&env);
+    return status;
+}
+
+ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error)
+{
+    struct attn_plan plan;
+    int32_t          status = make(desc, 1, &plan, error);
+    if (status || plan.tasks == 0 || (!plan.d.value_dim && !plan.d.lse.data && !plan.d.weights.data)) return status; /* nothing to write */
+    if (plan.d.work && plan.d.work_bytes < plan.work_bytes)
+        return attn_fail(error, ATTN_E_WORK, "work_bytes is %zu, less than the %zu that attn_work_bytes() says", plan.d.work_bytes,
+                         plan.work_bytes);
+    void *work = plan.d.work ? plan.d.work : malloc(plan.work_bytes);
+    if (!work) return attn_fail(error, ATTN_E_MEMORY, "no memory for %zu bytes of scratch", plan.work_bytes);
+    attn_exec(&plan, work);
+    if (!plan.d.work) free(work);
+    return ATTN_OK;
+}
+
+ATTN_API int32_t attn_check(const attn_desc *desc, attn_error *error)
+{
+    attn_desc d;
+    return attn_check_desc(desc, &d, 1, error);
+}
+
+ATTN_API int32_t attn_work_bytes(const attn_desc *desc, size_t *bytes, attn_error *error)
+{
+    struct attn_plan plan;
+    int32_t          status = make(desc, 0, &plan, error);
+    if (status) return status;
+    if (!bytes) return attn_fail(error, ATTN_E_ARGUMENT, "bytes is NULL");
+    *bytes = plan.work_bytes;
+    return ATTN_OK;
+}
+
+ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error)
+{
+    attn_merge_desc d;
+    fenv_t          env;
+    int32_t         status = attn_check_merge(desc, &d, error);
+    if (status) return status;
+    fegetenv(&env);
+    fesetenv(FE_DFL_ENV);
+    attn_merge_run(&d);
+    fesetenv(&env);
+    return ATTN_OK;
+}
+
+ATTN_API int32_t attn_alibi_slopes(int64_t heads, float *slopes, attn_error *error)
+{
+    attn_fail(error, ATTN_OK, "%s", "");
+    if (heads < 0) return attn_fail(error, ATTN_E_ARGUMENT, "heads is %" PRId64 ", and must not be negative", heads);
+    if (heads && !slopes) return attn_fail(error, ATTN_E_ARGUMENT, "slopes is NULL");
+    int64_t power = 1;
+    while (power <= heads / 2) power *= 2;
+    for (int64_t h = 0; h < heads; h++) {
+        double step = h < power ? (double)(h + 1) / (double)power : (double)(2 * (h - power) + 1) / (double)(2 * power);
+        slopes[h] = (float)exp2(-8 * step);
+    }
+    return ATTN_OK;
+}
+
+ATTN_API uint32_t attn_version(void)
+{
+    return 10000 * ATTN_VERSION_MAJOR + 100 * ATTN_VERSION_MINOR + ATTN_VERSION_PATCH;
+}
+
+ATTN_API const char *attn_version_text(void)
+{
+    return ATTN_VERSION;
+}
+
+ATTN_API const char *attn_status_name(int32_t status)
+{
+    static const char *const name[] = {"ok", "argument", "unsupported", "too new", "memory", "work", "thread"};
+    return status >= 0 && status <= ATTN_E_THREAD ? name[status] : "unknown";
+}
+
+ATTN_API const char *attn_dtype_name(int32_t dtype)
+{
+    static const char *const name[] = {"none", "f32", "f64", "f16", "bf16", "bool"};
+    return dtype > 0 && dtype <= ATTN_BOOL ? name[dtype] : "unknown";
+}
+
+ATTN_API size_t attn_dtype_bytes(int32_t dtype)
+{
+    static const uint8_t bytes[] = {0, 4, 8, 2, 2, 1};
+    return dtype > 0 && dtype <= ATTN_BOOL ? bytes[dtype] : 0;
+}

@@ -1,0 +1,267 @@
+/* check.c: every rule about a descriptor, in field order: condition, field, value, rule.
+ * SPDX-License-Identifier: MIT */
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "internal.h"
+
+int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...)
+{
+    if (error) {
+        va_list list;
+        va_start(list, format);
+        error->status = status;
+        vsnprintf(error->message, sizeof error->message, format, list);
+        va_end(list);
+    }
+    return status;
+}
+
+#define ARG(condition, ...)                                                                                                                \
+    if (!(condition)) return attn_fail(e, ATTN_E_ARGUMENT, __VA_ARGS__)
+#define TRY(call)                                                                                                                          \
+    do {                                                                                                                                   \
+        int32_t status_ = (call);                                                                                                          \
+        if (status_) return status_;                                                                                                       \
+    } while (0)
+
+/* ---- reading a struct of any version ---------------------------------------------------------------------------------------------- */
+
+/* First versions of the two growing structs; a shorter one has never existed. */
+enum { DESC_SIZE_1 = sizeof(attn_desc), MERGE_SIZE_1 = sizeof(attn_merge_desc) };
+
+static int32_t read_struct(const void *from, void *to, size_t first, size_t ours, const char *what, attn_error *e)
+{
+    size_t size;
+    ARG(from, "%s is NULL", what);
+    memcpy(&size, from, sizeof size);
+    ARG(size >= first, "%s.size is %zu, less than the first version's %zu; start from %s_new()", what, size, first, what);
+    memset(to, 0, ours);
+    memcpy(to, from, size < ours ? size : ours);
+    for (size_t i = ours; i < size; i++)
+        if (((const unsigned char *)from)[i])
+            return attn_fail(e, ATTN_E_TOO_NEW,
+                             "%s.size is %zu and byte %zu is set, which this library (%zu bytes, version %s) does not know", what, size, i,
+                             ours, ATTN_VERSION);
+    memcpy(to, &ours, sizeof ours);
+    return ATTN_OK;
+}
+
+/* ---- tensors ---------------------------------------------------------------------------------------------------------------------- */
+
+enum { ANY_OF_F32 = 1 << ATTN_F32, ANY_OF_F64 = 1 << ATTN_F64, ANY_FLOAT = 1 << ATTN_F32 | 1 << ATTN_F64 | 1 << ATTN_F16 | 1 << ATTN_BF16 };
+
+/* One operand as seen here; inputs and outputs have the same fields. */
+struct view {
+    const char    *name;
+    const void    *data;
+    const int64_t *stride;
+    size_t         bytes;
+    int32_t        dtype, reserved, is_out, needed;
+    int64_t        size[4]; /* 0 beyond the last axis: -1 */
+    uint32_t       dtypes;
+};
+
+static const char *const axis_name[4] = {"stride[0]", "stride[1]", "stride[2]", "stride[3]"};
+
+static int64_t magnitude(int64_t x)
+{
+    return x < 0 ? -x : x;
+}
+
+/* No two elements of an output in one place: sorted by size, each stride steps over the axes inside it. */
+static int32_t check_overlap(const struct view *v, attn_error *e)
+{
+    int     axes[4], n = 0;
+    int64_t reach = 0;
+    for (int a = 0; a < 4; a++)
+        if (v->size[a] > 1) {
+            int at = n++;
+            while (at > 0 && magnitude(v->stride[axes[at - 1]]) > magnitude(v->stride[a])) axes[at] = axes[at - 1], at--;
+            axes[at] = a;
+        }
+    for (int i = 0; i < n; i++) {
+        int64_t step = magnitude(v->stride[axes[i]]);
+        ARG(step > reach, "%s.%s is %" PRId64 ", so that two elements of an output share a place; it must be more than %" PRId64, v->name,
+            axis_name[axes[i]], v->stride[axes[i]], reach);
+        reach += step * (v->size[axes[i]] - 1);
+    }
+    return ATTN_OK;
+}
+
+static int32_t check_view(const struct view *v, int data, attn_error *e)
+{
+    int64_t low = 0, high = 0, elements = 1;
+    ARG(v->reserved == 0, "%s.reserved is %d, and must be 0", v->name, v->reserved);
+    for (int a = 0; a < 4; a++) elements = v->size[a] == 0 ? 0 : elements;
+    if (!v->data && !v->needed) {
+        ARG(!v->dtype || !elements || !data, "%s.data is NULL though %s.dtype is set; an absent operand has both 0", v->name, v->name);
+        return ATTN_OK;
+    }
+    ARG(v->dtype > 0 && v->dtype < 32 && (v->dtypes >> v->dtype & 1), "%s.dtype is %s (%d), which does not go with q.dtype; see attn.h",
+        v->name, attn_dtype_name(v->dtype), v->dtype);
+    size_t width = attn_dtype_bytes(v->dtype);
+    for (int a = 0; a < 4; a++) {
+        ARG(v->size[a] >= 0 || v->stride[a] == 0, "%s.%s is %" PRId64 ", but %s has no such axis: it must be 0", v->name, axis_name[a],
+            v->stride[a], v->name);
+        int64_t span, last = v->size[a] > 1 && elements ? v->size[a] - 1 : 0;
+        ARG(v->stride[a] != INT64_MIN && !__builtin_mul_overflow(v->stride[a], last, &span) &&
+                !__builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high),
+            "%s.%s is %" PRId64 ", which reaches past 2^63 elements", v->name, axis_name[a], v->stride[a]);
+    }
+    int64_t span, bytes;
+    ARG(!__builtin_sub_overflow(high, low, &span) && !__builtin_add_overflow(span, 1, &span) &&
+            !__builtin_mul_overflow(span, (int64_t)width, &bytes),
+        "%s spans more than 2^63 bytes", v->name);
+    if (!elements) return ATTN_OK;
+    ARG(!v->bytes || (size_t)bytes <= v->bytes, "%s spans %" PRId64 " bytes, more than %s.bytes = %zu", v->name, bytes, v->name, v->bytes);
+    if (v->is_out) TRY(check_overlap(v, e));
+    if (!data) return ATTN_OK;
+    ARG(v->data, "%s.data is NULL", v->name);
+    ARG((uintptr_t)v->data % width == 0, "%s.data is not aligned to its element size, %zu bytes", v->name, width);
+    return ATTN_OK;
+}
+
+#define VIEW(t, field, out, need, types, ...)                                                                                              \
+    check_view(&(struct view){field, (t).data, (t).stride, (t).bytes, (t).dtype, (t).reserved, out, need, __VA_ARGS__, types}, data, e)
+#define AXES(...) {__VA_ARGS__}
+
+static int32_t check_tensors(const attn_desc *d, int data, attn_error *e)
+{
+    uint32_t own = 1u << (d->q.dtype & 31), or_f32 = own | ANY_OF_F32, real = d->q.dtype == ATTN_F64 ? ANY_OF_F64 : ANY_OF_F32;
+    int64_t  b = d->batch, h = d->heads, g = d->kv_heads, n = d->queries, k = d->keys;
+    TRY(VIEW(d->q, "q", 0, 1, ANY_FLOAT, AXES(b, h, n, d->dim)));
+    TRY(VIEW(d->k, "k", 0, 1, own, AXES(b, g, k, d->dim)));
+    TRY(VIEW(d->v, "v", 0, 1, own, AXES(b, g, k, d->value_dim)));
+    TRY(VIEW(d->out, "out", 1, 1, or_f32, AXES(b, h, n, d->value_dim)));
+    TRY(VIEW(d->allow, "allow", 0, 0, 1u << ATTN_BOOL, AXES(b, h, n, k)));
+    TRY(VIEW(d->bias, "bias", 0, 0, or_f32, AXES(b, h, n, k)));
+    TRY(VIEW(d->alibi, "alibi", 0, 0, real, AXES(b, h, -1, -1)));
+    TRY(VIEW(d->sink, "sink", 0, 0, real, AXES(-1, h, -1, -1)));
+    TRY(VIEW(d->lse, "lse", 1, 0, real, AXES(b, h, n, -1)));
+    TRY(VIEW(d->weights, "weights", 1, 0, or_f32 | ANY_OF_F64, AXES(b, h, n, k)));
+    return ATTN_OK;
+}
+
+/* ---- the descriptor --------------------------------------------------------------------------------------------------------------- */
+
+static int32_t check_sizes(const attn_desc *d, attn_error *e)
+{
+    const int64_t     size[] = {d->batch, d->heads, d->kv_heads, d->queries, d->keys, d->dim, d->value_dim};
+    const char *const name[] = {"batch", "heads", "kv_heads", "queries", "keys", "dim", "value_dim"};
+    for (int i = 0; i < 7; i++) {
+        ARG(size[i] >= 0, "%s is %" PRId64 ", and must not be negative", name[i], size[i]);
+        if (size[i] > (int64_t)1 << 40) return attn_fail(e, ATTN_E_UNSUPPORTED, "%s is %" PRId64 ", more than 2^40", name[i], size[i]);
+    }
+    ARG(d->heads == 0 || d->kv_heads > 0, "kv_heads is 0 though heads is %" PRId64, d->heads);
+    ARG(d->heads == 0 || d->heads % d->kv_heads == 0, "kv_heads is %" PRId64 ", which does not divide heads = %" PRId64, d->kv_heads,
+        d->heads);
+    int64_t rows;
+    ARG(!__builtin_mul_overflow(d->batch, d->heads, &rows) && !__builtin_mul_overflow(rows, d->queries, &rows),
+        "batch = %" PRId64 " times heads = %" PRId64 " times queries = %" PRId64 " is past 2^63", d->batch, d->heads, d->queries);
+    return ATTN_OK;
+}
+
+static int32_t check_batch(const attn_desc *d, int64_t b, attn_error *e)
+{
+    int64_t start = attn_key_start(d, b), limit = (int64_t)1 << 62;
+    ARG(start >= 0 && start <= d->keys, "key_start[%" PRId64 "] is %" PRId64 ", outside 0 to keys = %" PRId64, b, start, d->keys);
+    int64_t keys = attn_key_count(d, b), queries = attn_query_count(d, b), offset = d->query_offset ? d->query_offset[b] : 0;
+    ARG(queries >= 0 && queries <= d->queries, "query_count[%" PRId64 "] is %" PRId64 ", outside 0 to queries = %" PRId64, b, queries,
+        d->queries);
+    ARG(keys >= 0 && keys <= d->keys - start,
+        "key_count[%" PRId64 "] is %" PRId64 ", outside 0 to %" PRId64 " (keys = %" PRId64 " less key_start = %" PRId64 ")", b, keys,
+        d->keys - start, d->keys, start);
+    ARG(offset >= -limit && offset <= limit, "query_offset[%" PRId64 "] is %" PRId64 ", outside -2^62 to 2^62", b, offset);
+    int bounded = d->window && (d->window_left >= 0 || d->window_right >= 0), placed = d->align || d->query_offset;
+    ARG(placed || queries == keys || !(d->causal || bounded || d->alibi.data),
+        "align is not said: %s needs it, as batch entry %" PRId64 " has %" PRId64 " queries and %" PRId64
+        " keys; choose align top-left, align bottom-right, or query_offset",
+        d->causal ? "causal"
+        : bounded ? "window"
+                  : "alibi",
+        b, queries, keys);
+    return ATTN_OK;
+}
+
+static int32_t check_options(const attn_desc *d, attn_error *e)
+{
+    ARG(d->align >= 0 && d->align <= ATTN_ALIGN_BOTTOM_RIGHT, "align is %d, and must be 0 (not said), 1 (top-left) or 2 (bottom-right)",
+        d->align);
+    ARG(!(d->align && d->query_offset), "align is %d and query_offset is given; say where the queries stand once", d->align);
+    ARG(d->causal == 0 || d->causal == 1, "causal is %d, and must be 0 or 1", d->causal);
+    ARG(d->window == 0 || d->window == 1, "window is %d, and must be 0 or 1", d->window);
+    ARG(d->scale_given == 0 || d->scale_given == 1, "scale_given is %d, and must be 0 or 1", d->scale_given);
+    ARG(d->window_left >= -1, "window_left is %" PRId64 ", and must be -1 (no bound) or more", d->window_left);
+    ARG(d->window_right >= -1, "window_right is %" PRId64 ", and must be -1 (no bound) or more", d->window_right);
+    ARG(d->window || (!d->window_left && !d->window_right),
+        "window is 0 though window_left is %" PRId64 " and window_right is %" PRId64 "; set window to 1 to mean them", d->window_left,
+        d->window_right);
+    for (int64_t b = 0; b < d->batch; b++) TRY(check_batch(d, b, e));
+    return ATTN_OK;
+}
+
+static int32_t check_isa(const char *isa, attn_error *e)
+{
+    char    names[96] = "";
+    int32_t known = 0;
+    for (int32_t i = 0; isa && attn_isa_name(i); i++) {
+        known |= strcmp(isa, attn_isa_name(i)) == 0;
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", attn_isa_name(i));
+    }
+    ARG(!isa || known, "isa is \"%.32s\"; this library has %s", isa, names);
+    if (isa && !attn_cpu_usable(isa))
+        return attn_fail(e, ATTN_E_UNSUPPORTED, "isa is \"%s\", which this CPU or its operating system cannot run", isa);
+    return ATTN_OK;
+}
+
+int32_t attn_check_desc(const attn_desc *from, attn_desc *d, int data, attn_error *e)
+{
+    attn_fail(e, ATTN_OK, "%s", "");
+    TRY(read_struct(from, d, DESC_SIZE_1, sizeof *d, "attn_desc", e));
+    TRY(check_sizes(d, e));
+    TRY(check_tensors(d, data, e));
+    TRY(check_options(d, e));
+    ARG(isfinite(d->scale), "scale is %g, and must be finite", d->scale);
+    ARG(d->scale_given || d->scale == 0, "scale is %g though scale_given is 0; set scale_given to 1 to mean it", d->scale);
+    ARG(isfinite(d->softcap) && d->softcap >= 0, "softcap is %g, and must be finite and 0 (off) or more", d->softcap);
+    ARG(d->weights_stage >= 0 && d->weights_stage <= ATTN_STAGE_BIASED, "weights_stage is %d, and must be an ATTN_STAGE_ constant, 0 to 3",
+        d->weights_stage);
+    ARG(d->weights.data || !d->weights_stage || !data, "weights_stage is %d though weights.data is NULL", d->weights_stage);
+    ARG(d->reserved == 0, "attn_desc.reserved is %d, and must be 0", d->reserved);
+    TRY(check_isa(d->isa, e));
+    if (d->executor) {
+        ARG(d->executor->parallel_for, "executor->parallel_for is NULL");
+        ARG(d->executor->width >= 1 && d->executor->width <= 65536, "executor->width is %d, and must be from 1 to 65536",
+            d->executor->width);
+        ARG(d->executor->reserved == 0, "executor->reserved is %d, and must be 0", d->executor->reserved);
+    }
+    ARG(d->work || d->work_bytes == 0 || !data, "work is NULL though work_bytes is %zu", d->work_bytes);
+    return ATTN_OK;
+}
+
+int32_t attn_check_merge(const attn_merge_desc *from, attn_merge_desc *d, attn_error *e)
+{
+    const int data = 1;
+    char      name[2][40];
+    attn_fail(e, ATTN_OK, "%s", "");
+    TRY(read_struct(from, d, MERGE_SIZE_1, sizeof *d, "attn_merge_desc", e));
+    const int64_t     size[] = {d->batch, d->heads, d->queries, d->value_dim};
+    const char *const called[] = {"batch", "heads", "queries", "value_dim"};
+    for (int i = 0; i < 4; i++) ARG(size[i] >= 0, "%s is %" PRId64 ", and must not be negative", called[i], size[i]);
+    ARG(d->parts >= 1, "parts is %" PRId64 ", and must be 1 or more", d->parts);
+    ARG(d->part_out, "part_out is NULL");
+    ARG(d->part_lse, "part_lse is NULL");
+    for (int64_t r = 0; r < d->parts; r++) {
+        snprintf(name[0], sizeof name[0], "part_out[%" PRId64 "]", r);
+        snprintf(name[1], sizeof name[1], "part_lse[%" PRId64 "]", r);
+        TRY(VIEW(d->part_out[r], name[0], 0, 1, ANY_FLOAT, AXES(d->batch, d->heads, d->queries, d->value_dim)));
+        TRY(VIEW(d->part_lse[r], name[1], 0, 1, ANY_OF_F32 | ANY_OF_F64, AXES(d->batch, d->heads, d->queries, -1)));
+    }
+    TRY(VIEW(d->out, "out", 1, 1, ANY_FLOAT, AXES(d->batch, d->heads, d->queries, d->value_dim)));
+    TRY(VIEW(d->lse, "lse", 1, 0, ANY_OF_F32 | ANY_OF_F64, AXES(d->batch, d->heads, d->queries, -1)));
+    return ATTN_OK;
+}

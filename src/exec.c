@@ -1,0 +1,308 @@
+/* exec.c: the tiling loop: a task is one block of queries, walking the keys that any of them sees.
+ * SPDX-License-Identifier: MIT */
+#include <fenv.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "internal.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define HAVE_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HAVE_ASAN 1
+#endif
+#endif
+#ifdef HAVE_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+struct run {
+    const struct attn_plan *plan;
+    char                   *work;
+    _Atomic int64_t         next;
+};
+
+/* A task in flight: the block, its rows and where its slot's scratch lies. */
+struct task {
+    const struct attn_plan *plan;
+    char                   *slot;
+    int64_t                 batch, group_head; /* the key head */
+    struct attn_block       block;
+    struct attn_part        first; /* what later chunks are folded into */
+    struct attn_row         rows[ATTN_ROWS_MAX];
+};
+
+/* ---- addresses -------------------------------------------------------------------------------------------------------------------- */
+
+static const char *element(const void *data, const int64_t stride[4], int32_t dtype, int64_t b, int64_t h, int64_t i)
+{
+    return (const char *)data + (b * stride[0] + h * stride[1] + i * stride[2]) * (int64_t)attn_dtype_bytes(dtype);
+}
+
+static void load(const struct attn_plan *plan, const struct attn_convert *c, void *to, const void *from, int64_t stride, int64_t n)
+{
+    if (plan->kernel->real_bytes == 4)
+        c->load_f32(to, from, stride, n);
+    else
+        c->load_f64(to, from, stride, n);
+}
+
+/* n things of one row, out of an array [n][rows], through strides. */
+static void store(const struct task *t, const struct attn_convert *c, const void *from, int64_t row, int64_t n, char *to, int64_t stride,
+                  size_t width)
+{
+    const struct attn_plan *plan = t->plan;
+    const int64_t           rows = plan->kernel->rows;
+    void                   *line = t->slot + plan->at.line;
+    for (int64_t at = 0; at < n; at += ATTN_TILE) {
+        int64_t some = n - at < ATTN_TILE ? n - at : ATTN_TILE;
+        for (int64_t i = 0; i < some; i++)
+            if (plan->kernel->real_bytes == 4)
+                ((float *)line)[i] = ((const float *)from)[(at + i) * rows + row];
+            else
+                ((double *)line)[i] = ((const double *)from)[(at + i) * rows + row];
+        char *place = to + at * stride * (int64_t)width;
+        if (plan->kernel->real_bytes == 4)
+            c->store_f32(place, stride, line, some);
+        else
+            c->store_f64(place, stride, line, some);
+    }
+}
+
+/* array[row] = x, in the kernel's arithmetic */
+static void put(const struct attn_plan *plan, void *array, int64_t row, double x)
+{
+    if (plan->kernel->real_bytes == 4)
+        ((float *)array)[row] = (float)x;
+    else
+        ((double *)array)[row] = x;
+}
+
+static double get(const attn_in *t, int64_t offset)
+{
+    return t->dtype == ATTN_F64 ? ((const double *)t->data)[offset] : (double)((const float *)t->data)[offset];
+}
+
+/* ---- a block ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Queries into [dim][rows], times the scale, rounded once. */
+static void load_queries(const struct task *t)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    const int64_t           rows = plan->kernel->rows;
+    void                   *line = t->slot + plan->at.line, *q = t->slot + plan->at.q;
+    memset(q, 0, (size_t)(d->dim * rows * plan->kernel->real_bytes));
+    for (int64_t r = 0; r < t->block.m; r++) {
+        const char *from = element(d->q.data, d->q.stride, d->q.dtype, t->batch, t->rows[r].head, t->rows[r].query);
+        int64_t     width = (int64_t)attn_dtype_bytes(d->q.dtype);
+        for (int64_t at = 0; at < d->dim; at += ATTN_TILE) {
+            int64_t some = d->dim - at < ATTN_TILE ? d->dim - at : ATTN_TILE;
+            load(plan, plan->in, line, from + at * d->q.stride[3] * width, d->q.stride[3], some);
+            for (int64_t c = 0; c < some; c++)
+                put(plan, q, (at + c) * rows + r,
+                    (plan->kernel->real_bytes == 4 ? (double)((float *)line)[c] : ((double *)line)[c]) * plan->factor);
+        }
+    }
+}
+
+/* Which queries task number `index` has, and what belongs to each row. */
+static void begin_task(struct task *t, int64_t index)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    int64_t                 qb = index % plan->query_blocks, hb = index / plan->query_blocks % plan->head_blocks,
+            bg = index / plan->query_blocks / plan->head_blocks;
+    int64_t group = d->heads / d->kv_heads, h0 = hb * plan->block_heads, i0 = qb * plan->block_queries;
+    int64_t heads = group - h0 < plan->block_heads ? group - h0 : plan->block_heads;
+    int64_t queries = d->queries - i0 < plan->block_queries ? d->queries - i0 : plan->block_queries;
+    t->batch = bg / d->kv_heads;
+    t->group_head = bg % d->kv_heads;
+
+    struct attn_block *b = &t->block;
+    *b = (struct attn_block){.m = heads * queries, .dim = d->dim, .value_dim = d->value_dim, .cap = d->softcap * ATTN_DOMAIN};
+    b->q = t->slot + plan->at.q;
+    b->s = t->slot + plan->at.s;
+    b->near = t->slot + plan->at.near;
+    b->shift = t->slot + plan->at.shift;
+    b->slope = d->alibi.data ? t->slot + plan->at.slope : 0;
+    memset(t->slot + plan->at.slope, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
+    memset(t->slot + plan->at.near, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
+    memset(t->slot + plan->at.shift, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
+    for (int64_t r = 0; r < plan->kernel->rows; r++) put(plan, t->slot + plan->at.sink, r, -INFINITY);
+    for (int64_t r = 0; r < b->m; r++) {
+        struct attn_row *row = &t->rows[r];
+        row->head = t->group_head * group + h0 + r / queries;
+        row->query = i0 + r % queries;
+        attn_mask_row(d, t->batch, row);
+        if (d->alibi.data)
+            put(plan, t->slot + plan->at.slope, r,
+                get(&d->alibi, t->batch * d->alibi.stride[0] + row->head * d->alibi.stride[1]) * ATTN_DOMAIN);
+        if (d->sink.data && row->query < attn_query_count(d, t->batch))
+            put(plan, t->slot + plan->at.sink, r, get(&d->sink, row->head * d->sink.stride[1]));
+    }
+    load_queries(t);
+}
+
+/* Keys j .. j + n - 1 of the tensor as the kernel wants them: in place where the layout allows, else copied. */
+static const void *rows_of(const struct task *t, const attn_in *x, int64_t dim, int64_t j, int64_t n, size_t scratch, int64_t *step)
+{
+    const struct attn_plan *plan = t->plan;
+    const size_t            width = attn_dtype_bytes(x->dtype);
+    const char             *from = element(x->data, x->stride, x->dtype, t->batch, t->group_head, j);
+    *step = x->stride[2];
+    if (dim == 0 || ((int64_t)width == plan->kernel->real_bytes && (x->stride[3] == 1 || dim == 1))) return from;
+    char *to = t->slot + scratch;
+    *step = dim;
+    for (int64_t i = 0; i < n; i++)
+        load(plan, plan->in, to + i * dim * plan->kernel->real_bytes, from + i * x->stride[2] * (int64_t)width, x->stride[3], dim);
+    return to;
+}
+
+/* Keys first .. first + n - 1, counted from key_start. Returns what mask.c says of them. */
+static int32_t prepare_tile(struct task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    void                   *edit = t->slot + plan->at.edit;
+    int32_t sees = masked ? attn_mask_tile(plan, t->batch, t->rows, t->block.m, first, n, edit, t->slot + plan->at.line) : ATTN_SEES_ALL;
+    if (sees == ATTN_SEES_NONE) return sees;
+    *tile = (struct attn_tile){.keys = n, .hidden = sees == ATTN_SEES_SOME, .edit = sees == ATTN_SEES_ALL ? 0 : edit};
+    tile->k = rows_of(t, &d->k, d->dim, attn_key_start(d, t->batch) + first, n, plan->at.k, &tile->k_step);
+    if (d->alibi.data)
+        for (int64_t r = 0; r < t->block.m; r++) put(plan, t->slot + plan->at.near, r, (double)(t->rows[r].position - first));
+    return sees;
+}
+
+/* All keys that the block sees, tile by tile, chunk by chunk. */
+static void walk(struct task *t)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    struct attn_block      *b = &t->block;
+    int64_t                 start = attn_key_start(d, t->batch), low = INT64_MAX, high = 0, chunks = 0;
+    struct attn_part        part[2];
+    for (int i = 0; i < 2; i++) part[i] = (struct attn_part){t->slot + plan->at.o[i], t->slot + plan->at.top[i], t->slot + plan->at.sum[i]};
+    for (int64_t r = 0; r < b->m; r++)
+        if (t->rows[r].low < t->rows[r].high) {
+            low = t->rows[r].low < low ? t->rows[r].low : low;
+            high = t->rows[r].high > high ? t->rows[r].high : high;
+        }
+    b->part = t->first = part[0];
+    plan->kernel->begin(b, &b->part);
+    for (int64_t first = low < high ? low / ATTN_TILE * ATTN_TILE : high, next; first < high; first = next) {
+        /* a tile ends where the chunk's last tile does, as chunks are whole tiles */
+        struct attn_tile tile;
+        int64_t          n = high - first < ATTN_TILE ? high - first : ATTN_TILE;
+        next = first + ATTN_TILE;
+        if (prepare_tile(t, &tile, first, n, 1) != ATTN_SEES_NONE) {
+            tile.v = rows_of(t, &d->v, d->value_dim, start + first, n, plan->at.v, &tile.v_step);
+            plan->kernel->step(b, &tile);
+        }
+        if (next % ATTN_CHUNK != 0 && next < high) continue;
+        if (chunks++ > 0) plan->kernel->fold(b, &t->first);
+        b->part = part[1];
+        if (next < high) plan->kernel->begin(b, &b->part);
+    }
+    b->part = t->first;
+}
+
+/* The optional weights: a second pass, so that the output's bits know nothing of it. */
+static void write_weights(struct task *t)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    const int64_t           start = attn_key_start(d, t->batch), width = (int64_t)attn_dtype_bytes(d->weights.dtype);
+    const int32_t           stage = d->weights_stage;
+    const int               masked = stage == ATTN_STAGE_WEIGHT || stage == ATTN_STAGE_BIASED;
+    for (int64_t j = 0; j < d->keys; j += ATTN_TILE) {
+        struct attn_tile tile;
+        int64_t          n = d->keys - j < ATTN_TILE ? d->keys - j : ATTN_TILE;
+        if (prepare_tile(t, &tile, j - start, n, masked) == ATTN_SEES_NONE) {
+            for (int64_t i = 0; i < n * plan->kernel->rows; i++) put(plan, t->block.s, i, stage == ATTN_STAGE_WEIGHT ? 0 : -INFINITY);
+        } else {
+            plan->kernel->scores(&t->block, &tile, stage);
+            plan->kernel->weights(&t->block, n, stage);
+        }
+        for (int64_t r = 0; r < t->block.m; r++) {
+            const struct attn_row *row = &t->rows[r];
+            char *to = (char *)element(d->weights.data, d->weights.stride, d->weights.dtype, t->batch, row->head, row->query);
+            store(t, plan->weights, t->block.s, r, n, to + j * d->weights.stride[3] * width, d->weights.stride[3], (size_t)width);
+        }
+    }
+}
+
+static void write_results(struct task *t)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    const double           *lse = (const double *)(t->slot + plan->at.lse);
+    for (int64_t r = 0; r < t->block.m; r++) {
+        const struct attn_row *row = &t->rows[r];
+        if (d->value_dim) {
+            char *to = (char *)element(d->out.data, d->out.stride, d->out.dtype, t->batch, row->head, row->query);
+            store(t, plan->out, t->block.part.o, r, d->value_dim, to, d->out.stride[3], attn_dtype_bytes(d->out.dtype));
+        }
+        if (d->lse.data) {
+            char *to = (char *)element(d->lse.data, d->lse.stride, d->lse.dtype, t->batch, row->head, row->query);
+            plan->lse->store_f64(to, 1, &lse[r], 1);
+        }
+    }
+}
+
+static void run_task(const struct attn_plan *plan, char *slot, int64_t index)
+{
+    struct task t;
+    t.plan = plan;
+    t.slot = slot;
+    begin_task(&t, index);
+    do walk(&t);
+    while (plan->kernel->finish(&t.block, slot + plan->at.sink, slot + plan->at.shift, (double *)(slot + plan->at.lse)));
+    write_results(&t);
+    if (plan->d.weights.data) write_weights(&t);
+}
+
+/* ---- the run ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Gaps between the parts of a slot: poisoned while a run uses it. */
+static void guard(const struct attn_plan *plan, char *slot, int on)
+{
+#ifdef HAVE_ASAN
+    const size_t *at = &plan->at.q;
+    for (int i = 0; i < ATTN_SCRATCH_PARTS; i++) {
+        char *gap = slot + at[i + 1] - ATTN_RED_ZONE; /* parts follow each other in the struct, `bytes` last */
+        if (on)
+            ASAN_POISON_MEMORY_REGION(gap, ATTN_RED_ZONE);
+        else
+            ASAN_UNPOISON_MEMORY_REGION(gap, ATTN_RED_ZONE);
+    }
+#else
+    (void)plan, (void)slot, (void)on;
+#endif
+}
+
+/* One thread's share: tasks from one counter. Which thread takes which task is of no matter to the bits. */
+static void share(void *arg, int32_t index)
+{
+    struct run             *run = arg;
+    const struct attn_plan *plan = run->plan;
+    char                   *slot = run->work + (size_t)index * plan->at.bytes;
+    fenv_t                  env;
+    fegetenv(&env);
+    fesetenv(FE_DFL_ENV);
+    guard(plan, slot, 1);
+    for (int64_t task; (task = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < plan->tasks;) run_task(plan, slot, task);
+    guard(plan, slot, 0);
+    fesetenv(&env);
+}
+
+void attn_exec(const struct attn_plan *plan, void *work)
+{
+    struct run run = {plan, (char *)(((uintptr_t)work + 63) & ~(uintptr_t)63), 0};
+    if (plan->slots == 1)
+        share(&run, 0);
+    else if (plan->slots > 1)
+        plan->d.executor->parallel_for(plan->d.executor->context, (int32_t)plan->slots, share, &run);
+}

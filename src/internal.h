@@ -1,0 +1,72 @@
+/* internal.h: the plan, and what the files of the core call in each other.
+ * SPDX-License-Identifier: MIT */
+#ifndef ATTN_INTERNAL_H
+#define ATTN_INTERNAL_H
+
+#include <attn/attn.h>
+
+#include "kernel.h"
+
+/* Where a thread's scratch lies: offsets in bytes from the start of its slot. One map, made in plan.c and nowhere else:
+ *
+ *   q | s | edit | o, top, sum | o, top, sum of a later chunk | slope near shift sink | lse | line | k | v
+ *
+ * each part starts on 64 bytes and is followed by at least 64 bytes that nobody may touch (poisoned under ASAN). */
+struct attn_scratch {
+    size_t q, s, edit, o[2], top[2], sum[2], slope, near, shift, sink, lse, line, k, v, bytes;
+};
+
+enum { ATTN_SCRATCH_PARTS = 17, ATTN_RED_ZONE = 64 };
+
+/* What one run does; read only once made. */
+struct attn_plan {
+    attn_desc                  d; /* checked, defaults filled in: scale, query_count and so on stay pointers */
+    const struct attn_kernel  *kernel;
+    const struct attn_convert *in, *bias, *out, *weights, *lse;
+    double                     factor;      /* scale in the kernel's domain */
+    int64_t                    block_heads; /* a task: so many heads of a group x so many queries, at most kernel->rows together */
+    int64_t                    block_queries;
+    int64_t                    head_blocks, query_blocks, tasks;
+    int64_t                    slots; /* threads in use */
+    struct attn_scratch        at;
+    size_t                     work_bytes; /* slots * at.bytes, and what aligning needs */
+};
+
+/* A row of a block: which query it is and which keys, counted from key_start, it may see by position: low <= j' < high. */
+struct attn_row {
+    int64_t head, query, position, low, high;
+};
+
+/* What mask.c says of a tile. */
+enum { ATTN_SEES_NONE, ATTN_SEES_ALL, ATTN_SEES_EDIT, ATTN_SEES_SOME }; /* EDIT: all, but with a bias; SOME: edit hides some */
+
+/* check.c: copies the caller's descriptor (any version) to *to and checks it. data: pointers to data are looked at too. */
+int32_t attn_check_desc(const attn_desc *from, attn_desc *to, int data, attn_error *error);
+int32_t attn_check_merge(const attn_merge_desc *from, attn_merge_desc *to, attn_error *error);
+int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* plan.c */
+int32_t                    attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error);
+const struct attn_convert *attn_plan_convert(int32_t dtype);
+
+/* exec.c: runs a plan with work_bytes bytes at work. */
+void attn_exec(const struct attn_plan *plan, void *work);
+
+/* mask.c */
+void    attn_mask_row(const struct attn_desc *d, int64_t batch, struct attn_row *row);
+int32_t attn_mask_tile(const struct attn_plan *plan, int64_t batch, const struct attn_row *rows, int64_t m, int64_t first, int64_t keys,
+                       void *edit, void *line);
+
+/* Per-batch numbers with their defaults. */
+int64_t attn_key_start(const attn_desc *d, int64_t batch);
+int64_t attn_key_count(const attn_desc *d, int64_t batch);
+int64_t attn_query_count(const attn_desc *d, int64_t batch);
+int64_t attn_query_offset(const attn_desc *d, int64_t batch);
+
+/* merge.c */
+void attn_merge_run(const attn_merge_desc *d);
+
+/* cpu.c */
+int32_t attn_cpu_usable(const char *isa);
+
+#endif

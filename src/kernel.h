@@ -1,0 +1,108 @@
+/* kernel.h: the contract between the tiling loop and the block kernels. Includes nothing of ours.
+ * SPDX-License-Identifier: MIT
+ *
+ * A kernel row computes one block of queries against one tile of keys. It knows no tensors, masks, heads, threads or dtypes: plain
+ * arrays of its own arithmetic, `real` below, float or double. Lanes are queries: an array [n][rows] holds, for each of n things, one
+ * number per query, and `rows` is the row's constant, a multiple of its vector length.
+ *
+ *     q  [dim][rows]        queries, times scale * log2(e) / 2, rounded once
+ *     s  [tile keys][rows]  scores, then weights
+ *     o  [value_dim][rows]  sum of weight * value
+ *     top, sum [rows]       the reference that scores are taken against, and the sum of the weights
+ *
+ * The domain. Scores are kept times log2(e) / 2, so that exp(x - y) is 2^(2 (s - t)): no multiplication per score, and, as the factor is
+ * less than 1, no overflow that the score itself does not have (log2(e) alone would turn a bias of -3e38 into -inf).
+ *
+ * The canonical order of one query, which every row and every way through a row keeps, so that the bits are the same:
+ *   1. a score is one chain of fma over the channels in order, from +0
+ *   2. tiles of ATTN_TILE keys, chunks of ATTN_CHUNK keys, both counted from the sequence's first key
+ *   3. the reference, per chunk: the maximum of the first aligned 8 keys of which the query sees any; before a tile's
+ *      exponentials it becomes the tile's maximum where that is more than 8 greater (a weight of 2^16); where it stays, the factor is exactly 1
+ *   4. a tile's sum and each channel: chains over the seen keys in order, from +0, then added to what was there: fma(there, factor, tile)
+ *   5. chunks are folded left to right; a chunk in which the query sees nothing changes nothing
+ *   6. out = o * (1 / sum) + 0: the + 0 takes away the sign of an underflowed zero, which would tell how many tiles were passed over
+ *   7. a hidden key has score -inf and weight -0; its sign switches the lane off, so that NaN in its value stays where it is
+ * No product is ever left for the compiler to contract into an addition: sums of products are fma by name.
+ */
+#ifndef ATTN_KERNEL_H
+#define ATTN_KERNEL_H
+
+#include <stdint.h>
+
+enum { ATTN_TILE = 128, ATTN_CHUNK = 2048, ATTN_ROWS_MAX = 48 };
+
+#define ATTN_DOMAIN  0.72134752044448170368 /* log2(e) / 2 */
+#define ATTN_NATURAL 1.38629436111989061883 /* its inverse, 2 ln 2 */
+
+/* How far attn_kernel.scores goes; numbered like the ATTN_STAGE_ constants. */
+enum { ATTN_UPTO_WEIGHT = 0, ATTN_UPTO_SCALED = 1, ATTN_UPTO_CAPPED = 2, ATTN_UPTO_BIASED = 3 };
+
+/* Partial result of a block over some keys. */
+struct attn_part {
+    void *o, *top, *sum;
+};
+
+/* A block of queries; m <= rows of them are real, the other lanes may hold anything finite. */
+struct attn_block {
+    int64_t          m, dim, value_dim;
+    const void      *q;
+    void            *s;
+    struct attn_part part;         /* of the current chunk */
+    const void      *slope, *near; /* [rows]; slope NULL: no ALiBi; near: query position - first key of the tile */
+    const void      *shift;        /* [rows]; weights are scaled by 2^-shift, see attn_kernel.finish */
+    double           cap;          /* 0 = off; in the domain */
+};
+
+/* A tile of keys. k and v have an innermost stride of 1. */
+struct attn_tile {
+    const void *k, *v;
+    int64_t     k_step, v_step, keys;
+    const void *edit;   /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
+    int32_t     hidden; /* edit hides something */
+    int32_t     reserved;
+};
+
+struct attn_kernel {
+    const char *name, *isa;
+    int64_t     real_bytes, rows;
+
+    /* part.o = part.sum = 0, part.top = -inf */
+    void (*begin)(const struct attn_block *b, const struct attn_part *part);
+
+    /* One column of the edit tile: edit[j][row] = seen[j] ? add[j] * log2(e) / 2 : -inf. seen NULL: all; add NULL: 0.
+     * Returns how many are not -inf. */
+    int64_t (*edit)(void *edit, int64_t row, int64_t keys, const unsigned char *seen, const void *add);
+
+    /* b->s = scores of the tile, as far as ATTN_UPTO_ says */
+    void (*scores)(const struct attn_block *b, const struct attn_tile *t, int32_t upto);
+
+    /* Scores, weights, sums: takes the tile into b->part. */
+    void (*step)(const struct attn_block *b, const struct attn_tile *t);
+
+    /* Folds b->part into `into`. */
+    void (*fold)(const struct attn_block *b, const struct attn_part *into);
+
+    /* Turns b->part into results: o = output, lse (doubles, natural), top and sum so that weight = 2^(2 (s - top)) * sum. sink[rows] natural, -inf = none.
+     * Returns 1, having changed nothing but `shift`, if a row's o overflowed though its sum did not: values near the largest number, and
+     * the block must be done again with the new shift (row by row, so that other rows keep their bits). */
+    int32_t (*finish)(const struct attn_block *b, const void *sink, void *shift, double *lse);
+
+    /* b->s of attn_kernel.scores to what is asked for: weights by the top and sum of finish, or natural scores. */
+    void (*weights)(const struct attn_block *b, int64_t keys, int32_t upto);
+};
+
+/* Conversions between an element type in memory, any stride, and contiguous float or double. NULL: not offered. */
+struct attn_convert {
+    void (*load_f32)(float *to, const void *from, int64_t stride, int64_t n);
+    void (*load_f64)(double *to, const void *from, int64_t stride, int64_t n);
+    void (*store_f32)(void *to, int64_t stride, const float *from, int64_t n);
+    void (*store_f64)(void *to, int64_t stride, const double *from, int64_t n);
+};
+
+#define ATTN_KERNEL_ROW(symbol)  extern const struct attn_kernel symbol;
+#define ATTN_CONVERT_ROW(symbol) extern const struct attn_convert symbol;
+#include "kernels.inc"
+#undef ATTN_KERNEL_ROW
+#undef ATTN_CONVERT_ROW
+
+#endif

@@ -1,0 +1,82 @@
+/* avx2_f64.c: 4 lanes of f64, with FMA.
+ * SPDX-License-Identifier: MIT */
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "vocabulary.h"
+
+#define NAME      attn_kernel_avx2_f64
+#define ISA       "avx2"
+#define TARGET    __attribute__((target("avx2,fma")))
+#define REAL_BITS 64
+#define LANES     4
+#define NV        3 /* 4 x 3 accumulators + 3 + 1 of 16 registers */
+#define NB        4
+typedef double  real;
+typedef __m256d vec;
+typedef __m256d mask;
+
+static FORCE TARGET vec v_set(real a)
+{
+    return _mm256_set1_pd(a);
+}
+static FORCE TARGET vec v_load(const real *a)
+{
+    return _mm256_load_pd(a);
+}
+static FORCE TARGET void v_store(real *to, vec a)
+{
+    _mm256_store_pd(to, a);
+}
+static FORCE TARGET vec v_add(vec a, vec b)
+{
+    return _mm256_add_pd(a, b);
+}
+static FORCE TARGET vec v_sub(vec a, vec b)
+{
+    return _mm256_sub_pd(a, b);
+}
+static FORCE TARGET vec v_div(vec a, vec b)
+{
+    return _mm256_div_pd(a, b);
+}
+static FORCE TARGET vec v_fma(vec a, vec b, vec c)
+{
+    return _mm256_fmadd_pd(a, b, c);
+}
+static FORCE TARGET mask v_lt(vec a, vec b)
+{
+    return _mm256_cmp_pd(a, b, _CMP_LT_OQ);
+}
+static FORCE TARGET mask v_eq(vec a, vec b)
+{
+    return _mm256_cmp_pd(a, b, _CMP_EQ_OQ);
+}
+static FORCE TARGET vec v_pick(mask m, vec yes, vec no)
+{
+    return _mm256_blendv_pd(no, yes, m);
+}
+static FORCE TARGET vec v_round(vec a)
+{
+    return _mm256_round_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* 2^n for -1022 <= n <= 1023: 1.5 * 2^52 + 1023 leaves n + 1023 in the low bits */
+static FORCE TARGET vec power(vec n)
+{
+    return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(v_add(n, v_set(6755399441055744.0 + 1023))), 52));
+}
+/* in two steps, as 2^n may be below the smallest normal number */
+static FORCE TARGET vec v_scale(vec p, vec n)
+{
+    vec half = v_round(v_fma(n, v_set(0.5), v_set(0)));
+    return v_fma(v_fma(p, power(half), v_set(0)), power(v_sub(n, half)), v_set(0));
+}
+static FORCE TARGET vec v_fma_seen(vec p, vec v, vec acc)
+{
+    return _mm256_blendv_pd(v_fma(p, v, acc), acc, p);
+}
+
+#include "tile.h"
+#else
+typedef int attn_no_avx2_f64; /* ISO C wants something in a file */
+#endif

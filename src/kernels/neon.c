@@ -1,0 +1,82 @@
+/* neon.c: 4 lanes of f32.
+ * SPDX-License-Identifier: MIT */
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+#include "vocabulary.h"
+
+#define NAME attn_kernel_neon
+#define ISA  "neon"
+#define TARGET
+#define REAL_BITS 32
+#define LANES     4
+#define NV        4 /* 5 x 4 accumulators + 4 + 1 of 32 registers */
+#define NB        5
+typedef float       real;
+typedef float32x4_t vec;
+typedef uint32x4_t  mask;
+
+static FORCE vec v_set(real a)
+{
+    return vdupq_n_f32(a);
+}
+static FORCE vec v_load(const real *a)
+{
+    return vld1q_f32(a);
+}
+static FORCE void v_store(real *to, vec a)
+{
+    vst1q_f32(to, a);
+}
+static FORCE vec v_add(vec a, vec b)
+{
+    return vaddq_f32(a, b);
+}
+static FORCE vec v_sub(vec a, vec b)
+{
+    return vsubq_f32(a, b);
+}
+static FORCE vec v_div(vec a, vec b)
+{
+    return vdivq_f32(a, b);
+}
+static FORCE vec v_fma(vec a, vec b, vec c)
+{
+    return vfmaq_f32(c, a, b);
+}
+static FORCE mask v_lt(vec a, vec b)
+{
+    return vcltq_f32(a, b);
+}
+static FORCE mask v_eq(vec a, vec b)
+{
+    return vceqq_f32(a, b);
+}
+static FORCE vec v_pick(mask m, vec yes, vec no)
+{
+    return vbslq_f32(m, yes, no);
+}
+static FORCE vec v_round(vec a)
+{
+    return vrndnq_f32(a);
+}
+/* 2^n for -126 <= n <= 127: 1.5 * 2^23 + 127 leaves n + 127 in the low bits */
+static FORCE vec power(vec n)
+{
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(v_add(n, v_set(12582912.0f + 127))), 23));
+}
+/* in two steps, as 2^n may be below the smallest normal number */
+static FORCE vec v_scale(vec p, vec n)
+{
+    vec half = v_round(v_fma(n, v_set(0.5f), v_set(0)));
+    return v_fma(v_fma(p, power(half), v_set(0)), power(v_sub(n, half)), v_set(0));
+}
+static FORCE vec v_fma_seen(vec p, vec v, vec acc)
+{
+    return vbslq_f32(vcltq_s32(vreinterpretq_s32_f32(p), vdupq_n_s32(0)), acc, v_fma(p, v, acc));
+}
+
+#include "tile.h"
+#else
+typedef int attn_no_neon; /* ISO C wants something in a file */
+#endif

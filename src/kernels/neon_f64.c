@@ -1,0 +1,82 @@
+/* neon_f64.c: 2 lanes of f64.
+ * SPDX-License-Identifier: MIT */
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+#include "vocabulary.h"
+
+#define NAME attn_kernel_neon_f64
+#define ISA  "neon"
+#define TARGET
+#define REAL_BITS 64
+#define LANES     2
+#define NV        4 /* 5 x 4 accumulators + 4 + 1 of 32 registers */
+#define NB        5
+typedef double      real;
+typedef float64x2_t vec;
+typedef uint64x2_t  mask;
+
+static FORCE vec v_set(real a)
+{
+    return vdupq_n_f64(a);
+}
+static FORCE vec v_load(const real *a)
+{
+    return vld1q_f64(a);
+}
+static FORCE void v_store(real *to, vec a)
+{
+    vst1q_f64(to, a);
+}
+static FORCE vec v_add(vec a, vec b)
+{
+    return vaddq_f64(a, b);
+}
+static FORCE vec v_sub(vec a, vec b)
+{
+    return vsubq_f64(a, b);
+}
+static FORCE vec v_div(vec a, vec b)
+{
+    return vdivq_f64(a, b);
+}
+static FORCE vec v_fma(vec a, vec b, vec c)
+{
+    return vfmaq_f64(c, a, b);
+}
+static FORCE mask v_lt(vec a, vec b)
+{
+    return vcltq_f64(a, b);
+}
+static FORCE mask v_eq(vec a, vec b)
+{
+    return vceqq_f64(a, b);
+}
+static FORCE vec v_pick(mask m, vec yes, vec no)
+{
+    return vbslq_f64(m, yes, no);
+}
+static FORCE vec v_round(vec a)
+{
+    return vrndnq_f64(a);
+}
+/* 2^n for -1022 <= n <= 1023: 1.5 * 2^52 + 1023 leaves n + 1023 in the low bits */
+static FORCE vec power(vec n)
+{
+    return vreinterpretq_f64_u64(vshlq_n_u64(vreinterpretq_u64_f64(v_add(n, v_set(6755399441055744.0 + 1023))), 52));
+}
+/* in two steps, as 2^n may be below the smallest normal number */
+static FORCE vec v_scale(vec p, vec n)
+{
+    vec half = v_round(v_fma(n, v_set(0.5), v_set(0)));
+    return v_fma(v_fma(p, power(half), v_set(0)), power(v_sub(n, half)), v_set(0));
+}
+static FORCE vec v_fma_seen(vec p, vec v, vec acc)
+{
+    return vbslq_f64(vcltq_s64(vreinterpretq_s64_f64(p), vdupq_n_s64(0)), acc, v_fma(p, v, acc));
+}
+
+#include "tile.h"
+#else
+typedef int attn_no_neon_f64; /* ISO C wants something in a file */
+#endif

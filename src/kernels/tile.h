@@ -1,0 +1,385 @@
+/* tile.h: the block kernel, written once over a small vector vocabulary.
+ * SPDX-License-Identifier: MIT
+ *
+ * The file that includes this defines before:
+ *   NAME ISA        the row's symbol and the text of `isa`
+ *   TARGET          __attribute__((target(...))) or nothing
+ *   real REAL_BITS  float, 32 or double, 64
+ *   vec mask LANES  a vector of reals, a truth value per lane, reals in a vector
+ *   NV              vectors of queries in a block: rows = NV * LANES; 1 to 4
+ *   NB              keys (scores) or channels (values) per register block; NV * NB + NV + 1 registers must exist
+ * and these static inline functions (TARGET, FORCE):
+ *   v_set(real) v_load(const real *) v_store(real *, vec) v_add v_sub v_div v_fma(a, b, c) = a b + c
+ *   v_lt(a, b) v_eq(a, b) -> mask   v_pick(mask, yes, no)
+ *   v_round(a)      to nearest even, |a| < 2^20 or NaN or infinite
+ *   v_scale(p, n)   p * 2^n, p about 1 or NaN, n whole, -1600 < n < 300
+ *   v_fma_seen(p, v, acc)   acc in lanes where p has its sign bit set, else p v + acc
+ * Everything below is written with those alone, so all rows compute the same bits. There is no v_mul: a compiler might contract it
+ * into an addition that follows; times() is an fma.
+ */
+#include <math.h>
+
+#include "../kernel.h"
+
+enum { ROWS = NV * LANES };
+
+#if REAL_BITS == 32
+/* scripts/fit_polynomials.py; 2^r to 1.03e-7, tanh(u)/u to 1.5e-8 */
+static const real exp2_c[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b75p-5f, 0x1.ebf9bep-3f, 0x1.62e42ap-1f, 1.0f};
+static const real tanh_c[] = {-0.00626911968f, 0.02111095935f, -0.05387394875f, 0.1333291531f, -0.3333333135f, 1.0f};
+#define EXP2_FLOOR -200.0f
+#define TANH_TOP   40.0f
+#else
+/* scripts/fit_polynomials.py; 2^r and tanh(u)/u to 2e-17 before rounding */
+static const real exp2_c[] = {4.45496059818651856e-10,  7.07258594926922339e-9,  1.01780624458457737e-7, 1.32154425879216893e-6,
+                              0.0000152527338298361192, 0.000154035304417360499, 0.00133335581464169356, 0.00961812910760688825,
+                              0.055504108664821597,     0.240226506959100972,    0.693147180559945286,   1.0};
+static const real tanh_c[] = {6.93404642098895359e-6,
+                              -0.0000320866140379359938,
+                              0.000093324322338474478,
+                              -0.000237952013839249938,
+                              0.000589768099468826793,
+                              -0.00145579588557346348,
+                              0.00359212425000869249,
+                              -0.00886323529280328912,
+                              0.0218694885273681069,
+                              -0.0539682539680853071,
+                              0.133333333333332055,
+                              -0.333333333333333315,
+                              1.0};
+#define EXP2_FLOOR -1500.0
+#define TANH_TOP   80.0
+#endif
+
+#define FN       static TARGET
+#define TEXT_(x) #x
+#define TEXT(x)  TEXT_(x)
+#define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+/* ---- functions of one vector ------------------------------------------------------------------------------------------------------ */
+
+/* a > b ? a : b. A NaN in a is lost, a NaN in b stays: the reference must not become NaN, the weights must. */
+FN FORCE vec v_max(vec a, vec b)
+{
+    return v_pick(v_lt(b, a), a, b);
+}
+
+FN FORCE vec times(vec a, vec b)
+{
+    return v_fma(a, b, v_set(0));
+}
+
+FN FORCE vec poly(const real *c, int n, vec x)
+{
+    vec y = v_set(c[0]);
+    for (int i = 1; i < n; i++) y = v_fma(y, x, v_set(c[i]));
+    return y;
+}
+
+/* 2^(2 t - shift). Exactly 1 for t = 0 and shift = 0; 0 far below; NaN for NaN and +inf. */
+FN FORCE vec exp2_twice(vec t, vec shift)
+{
+    vec v = v_max(v_set(EXP2_FLOOR), v_add(t, t));
+    vec n = v_round(v);
+    return v_scale(poly(exp2_c, COUNT(exp2_c), v_sub(v, n)), v_sub(n, shift));
+}
+
+FN FORCE vec exp2_plain(vec t)
+{
+    return exp2_twice(t, v_set(0));
+}
+
+/* cap * tanh(s / cap); s and cap in the domain, so s / cap is a natural number. Small quotients keep their relative
+ * precision through tanh(u)/u; large ones go through 1 - 2 / (e^(2u) + 1). */
+FN FORCE vec softcap(vec s, vec cap, vec inverse)
+{
+    vec u = times(s, inverse);
+    vec size = v_max(u, v_sub(v_set(0), u));
+    vec small = times(s, poly(tanh_c, COUNT(tanh_c), times(u, u)));
+    vec turns = times(v_pick(v_lt(v_set((real)TANH_TOP), size), v_set((real)TANH_TOP), size), v_set((real)(2 * ATTN_DOMAIN)));
+    vec large = v_sub(v_set(1), v_div(v_set(2), v_add(exp2_plain(turns), v_set(1))));
+    large = times(cap, large);
+    large = v_pick(v_lt(u, v_set(0)), v_sub(v_set(0), large), large);
+    return v_pick(v_lt(size, v_set((real)0.6)), small, large);
+}
+
+/* ---- the two products ------------------------------------------------------------------------------------------------------------- */
+
+/* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. */
+FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv)
+{
+    vec acc[NB][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < nk; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    for (int64_t c = 0; c < dim; c++) {
+        vec x[NV];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) x[v] = v_load(q + c * ROWS + v * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < nk; i++) {
+            vec y = v_set(k[i * step + c]);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) acc[i][v] = v_fma(x[v], y, acc[i][v]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < nk; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, acc[i][v]);
+}
+
+FN FORCE void score_keys(const struct attn_block *b, const struct attn_tile *t, const int nv)
+{
+    const real *k = t->k;
+    real       *s = b->s;
+    int64_t     j = 0;
+    for (; j + NB <= t->keys; j += NB) score_block(b->q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv);
+    for (; j < t->keys; j++) score_block(b->q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv);
+}
+
+/* nd channels: o = o * factor + sum over the tile's keys of weight * value. hidden: lanes with weight -0 are left out. */
+FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t keys, const real *factor, real *o, const int nd, const int nv,
+                          const int hidden)
+{
+    vec acc[NB][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < nd; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    for (int64_t j = 0; j < keys; j++) {
+        vec w[NV];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) w[v] = v_load(p + j * ROWS + v * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < nd; i++) {
+            vec y = v_set(x[j * step + i]);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_fma_seen(w[v], y, acc[i][v]) : v_fma(w[v], y, acc[i][v]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < nd; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            real *at = o + i * ROWS + v * LANES;
+            v_store(at, v_fma(v_load(at), v_load(factor + v * LANES), acc[i][v]));
+        }
+}
+
+FN FORCE void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, const int nv, const int hidden)
+{
+    const real *x = t->v, *p = b->s;
+    real       *o = b->part.o;
+    int64_t     c = 0;
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, t->keys, factor, o + c * ROWS, NB, nv, hidden);
+    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, t->keys, factor, o + c * ROWS, 1, nv, hidden);
+}
+
+/* How many vectors m queries need, as a literal: the switch that both products go through. */
+#define VECTORS(b) ((int)(((b)->m + LANES - 1) / LANES))
+#define BY_VECTORS(b, CALL)                                                                                                                \
+    switch (VECTORS(b)) {                                                                                                                  \
+    case 1:                                                                                                                                \
+        CALL(1);                                                                                                                           \
+        break;                                                                                                                             \
+    case 2:                                                                                                                                \
+        CALL(NV < 2 ? NV : 2);                                                                                                             \
+        break;                                                                                                                             \
+    case 3:                                                                                                                                \
+        CALL(NV < 3 ? NV : 3);                                                                                                             \
+        break;                                                                                                                             \
+    default:                                                                                                                               \
+        CALL(NV);                                                                                                                          \
+        break;                                                                                                                             \
+    }
+
+/* ---- between the products --------------------------------------------------------------------------------------------------------- */
+
+/* Cap, edit and ALiBi on the score tile in memory. */
+FN void edit_scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
+{
+    const real *edit = upto == ATTN_UPTO_CAPPED ? 0 : t->edit, *slope = upto == ATTN_UPTO_CAPPED ? 0 : b->slope, *near = b->near;
+    vec         cap = v_set((real)b->cap), inverse = v_set(0), hide = v_set(-(real)INFINITY);
+    if (b->cap > 0) { /* the inverse of a tiny cap must not be infinite: 0 * inf */
+        double limit = REAL_BITS == 32 ? 3.4e38 : 1.7e308;
+        inverse = v_set((real)fmin(1 / b->cap, limit));
+    }
+    for (int v = 0; v < VECTORS(b); v++)
+        for (int64_t j = 0; j < t->keys; j++) {
+            real *at = (real *)b->s + j * ROWS + v * LANES;
+            vec   s = v_load(at);
+            if (b->cap > 0) s = softcap(s, cap, inverse);
+            if (slope) {
+                vec away = v_sub(v_load(near + v * LANES), v_set((real)j));
+                away = v_max(away, v_sub(v_set(0), away));
+                if (edit) s = v_add(s, v_load(edit + j * ROWS + v * LANES));
+                s = v_fma(v_sub(v_set(0), v_load(slope + v * LANES)), away, s);
+            } else if (edit)
+                s = v_add(s, v_load(edit + j * ROWS + v * LANES));
+            if (edit) s = v_pick(v_eq(v_load(edit + j * ROWS + v * LANES), hide), hide, s);
+            v_store(at, s);
+        }
+}
+
+/* Scores to weights, in place. Sets the reference, adds the tile's sum, returns in factor[] what older sums are multiplied by. */
+FN void weigh(const struct attn_block *b, int64_t keys, real *factor)
+{
+    const vec hide = v_set(-(real)INFINITY), one = v_set(1);
+    for (int v = 0; v < VECTORS(b); v++) {
+        real *s = (real *)b->s + v * LANES, *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
+        vec   ref = v_load(top), largest = hide, shift = v_load((const real *)b->shift + v * LANES);
+        for (int64_t j = 0; j < keys; j += 8) {
+            vec most = hide;
+            for (int64_t i = j; i < keys && i < j + 8; i++) most = v_max(v_load(s + i * ROWS), most);
+            ref = v_pick(v_eq(ref, hide), most, ref);
+            largest = v_max(most, largest);
+        }
+        mask up = v_lt(v_set(8), v_sub(largest, ref));
+        vec  newer = v_pick(up, largest, ref), f = v_pick(up, exp2_plain(v_sub(ref, largest)), one);
+        /* a row that saw nothing before has sums of 0: its factor is of no matter, and 1 keeps NaN away */
+        vec total = v_set(0);
+        for (int64_t j = 0; j < keys; j++) {
+            vec x = v_load(s + j * ROWS);
+            vec p = v_pick(v_eq(x, hide), v_set(-(real)0.0), exp2_twice(v_sub(x, newer), shift));
+            total = v_add(total, p);
+            v_store(s + j * ROWS, p);
+        }
+        v_store(factor + v * LANES, f);
+        v_store(top, newer);
+        v_store(sum, v_fma(v_load(sum), f, total));
+    }
+}
+
+/* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
+
+FN void begin(const struct attn_block *b, const struct attn_part *part)
+{
+    for (int v = 0; v < ROWS; v += LANES) {
+        v_store((real *)part->top + v, v_set(-(real)INFINITY));
+        v_store((real *)part->sum + v, v_set(0));
+    }
+    for (int64_t i = 0; i < b->value_dim * ROWS; i += LANES) v_store((real *)part->o + i, v_set(0));
+}
+
+FN int64_t edit_column(void *edit, int64_t row, int64_t keys, const unsigned char *seen, const void *add)
+{
+    real       *to = (real *)edit + row;
+    const real *from = add;
+    int64_t     n = 0;
+    for (int64_t j = 0; j < keys; j++) {
+        real x = from ? from[j] * (real)ATTN_DOMAIN : 0;
+        x = seen && !seen[j] ? -(real)INFINITY : x;
+        to[j * ROWS] = x;
+        n += x != -(real)INFINITY;
+    }
+    return n;
+}
+
+FN void scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
+{
+#define SCORES(nv) score_keys(b, t, nv)
+    BY_VECTORS(b, SCORES)
+    int capped = b->cap > 0, biased = upto != ATTN_UPTO_CAPPED && (t->edit || b->slope);
+    if (upto != ATTN_UPTO_SCALED && (capped || biased)) edit_scores(b, t, upto);
+}
+
+FN void step(const struct attn_block *b, const struct attn_tile *t)
+{
+    real factor[ROWS] __attribute__((aligned(64)));
+    scores(b, t, ATTN_UPTO_BIASED);
+    weigh(b, t->keys, factor);
+#define VALUES_SEEN(nv) value_channels(b, t, factor, nv, 1)
+#define VALUES(nv)      value_channels(b, t, factor, nv, 0)
+    if (t->hidden) {
+        BY_VECTORS(b, VALUES_SEEN)
+    } else {
+        BY_VECTORS(b, VALUES)
+    }
+}
+
+FN void fold(const struct attn_block *b, const struct attn_part *into)
+{
+    const vec one = v_set(1);
+    for (int v = 0; v < VECTORS(b); v++) {
+        real *top = (real *)into->top + v * LANES, *sum = (real *)into->sum + v * LANES;
+        vec   there = v_load(top), here = v_load((real *)b->part.top + v * LANES), most = v_max(there, here);
+        vec   f = v_pick(v_eq(there, most), one, exp2_plain(v_sub(there, most)));
+        vec   g = v_pick(v_eq(here, most), one, exp2_plain(v_sub(here, most)));
+        v_store(top, most);
+        v_store(sum, v_fma(g, v_load((real *)b->part.sum + v * LANES), times(f, v_load(sum))));
+        for (int64_t c = 0; c < b->value_dim; c++) {
+            real *o = (real *)into->o + c * ROWS + v * LANES;
+            v_store(o, v_fma(g, v_load((real *)b->part.o + c * ROWS + v * LANES), times(f, v_load(o))));
+        }
+    }
+}
+
+/* Rows whose o left the range though their sum did not get a shift of 24, which leaves room for 2^24 values of the largest size. */
+FN int32_t overflowed(const struct attn_block *b, real *shift)
+{
+    int32_t found = 0;
+    for (int64_t r = 0; r < b->m; r++) {
+        if (shift[r] != 0 || !isfinite(((const real *)b->part.sum)[r])) continue;
+        for (int64_t c = 0; c < b->value_dim; c++)
+            if (!isfinite(((const real *)b->part.o)[c * ROWS + r])) {
+                shift[r] = 24;
+                found = 1;
+                break;
+            }
+    }
+    return found;
+}
+
+FN int32_t finish(const struct attn_block *b, const void *sinks, void *shifts, double *lse)
+{
+    const double limit = REAL_BITS == 32 ? 3.4028234663852886e38 : 1.7976931348623157e308;
+    const vec    none = v_set(-(real)INFINITY), zero = v_set(0), one = v_set(1);
+    const real  *sink = sinks;
+    if (overflowed(b, shifts)) return 1;
+    for (int v = 0; v < VECTORS(b); v++) {
+        real  *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
+        vec    back = v_scale(one, v_load((const real *)shifts + v * LANES)), z = times(v_load(sum), back);
+        vec    extra = times(v_load(sink + v * LANES), v_set((real)ATTN_DOMAIN)), old = v_load(top), most = v_max(old, extra);
+        vec    f = v_pick(v_eq(old, most), one, exp2_plain(v_sub(old, most)));
+        vec    g = v_pick(v_eq(extra, none), zero, exp2_plain(v_sub(extra, most)));
+        vec    all = v_add(times(z, f), g);
+        vec    factor = times(v_pick(v_eq(z, zero), zero, v_div(f, all)), back);
+        double seen[LANES];
+        for (int r = 0; r < LANES; r++) seen[r] = (double)sum[r];
+        v_store(top, most);
+        v_store(sum, all);
+        for (int r = 0; r < LANES && v * LANES + r < b->m; r++) {
+            double x = (double)top[r] * ATTN_NATURAL; /* rounding must not make a finite maximum infinite */
+            if (isfinite(top[r])) x = fmax(-limit, fmin(limit, x));
+            x = seen[r] == 0 ? (double)sink[v * LANES + r] : x + log((double)sum[r]);
+            lse[v * LANES + r] = isfinite(top[r]) && isfinite(x) ? fmax(-limit, fmin(limit, x)) : x;
+        }
+        v_store(sum, v_div(one, all));
+        for (int64_t c = 0; c < b->value_dim; c++) {
+            real *o = (real *)b->part.o + c * ROWS + v * LANES;
+            v_store(o, v_add(times(v_load(o), factor), zero));
+        }
+    }
+    return 0;
+}
+
+FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
+{
+    const vec hide = v_set(-(real)INFINITY), natural = v_set((real)ATTN_NATURAL);
+    for (int v = 0; v < VECTORS(b); v++) {
+        vec top = v_load((real *)b->part.top + v * LANES), inverse = v_load((real *)b->part.sum + v * LANES);
+        for (int64_t j = 0; j < keys; j++) {
+            real *at = (real *)b->s + j * ROWS + v * LANES;
+            vec   s = v_load(at);
+            if (upto == ATTN_UPTO_WEIGHT)
+                s = v_pick(v_eq(s, hide), v_set(0), times(exp2_plain(v_sub(s, top)), inverse));
+            else
+                s = times(s, natural);
+            v_store(at, s);
+        }
+    }
+}
+
+const struct attn_kernel NAME = {TEXT(NAME), ISA, sizeof(real), ROWS, begin, edit_column, scores, step, fold, finish, weights};

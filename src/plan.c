@@ -1,0 +1,127 @@
+/* plan.c: checked descriptor to plan: defaults, kernel row, block sizes, scratch map.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "internal.h"
+
+static const struct attn_kernel *const kernels[] = {
+#define ATTN_KERNEL_ROW(symbol) &symbol,
+#define ATTN_CONVERT_ROW(symbol)
+#include "kernels.inc"
+#undef ATTN_KERNEL_ROW
+#undef ATTN_CONVERT_ROW
+};
+
+static const struct attn_convert *const converts[] = {
+#define ATTN_KERNEL_ROW(symbol)
+#define ATTN_CONVERT_ROW(symbol) &symbol,
+#include "kernels.inc"
+#undef ATTN_KERNEL_ROW
+#undef ATTN_CONVERT_ROW
+};
+
+enum { KERNELS = sizeof kernels / sizeof kernels[0] };
+
+const struct attn_convert *attn_plan_convert(int32_t dtype)
+{
+    return dtype >= ATTN_F32 && dtype <= ATTN_BF16 ? converts[dtype - 1] : 0;
+}
+
+/* Instruction sets are what differs in the table, in its order. */
+ATTN_API const char *attn_isa_name(int32_t index)
+{
+    for (int32_t i = 0, found = 0; index >= 0 && i < KERNELS; i++)
+        if ((i == 0 || strcmp(kernels[i]->isa, kernels[i - 1]->isa) != 0) && found++ == index) return kernels[i]->isa;
+    return 0;
+}
+
+ATTN_API int32_t attn_isa_usable(int32_t index)
+{
+    const char *name = attn_isa_name(index);
+    return name && attn_cpu_usable(name);
+}
+
+static const struct attn_kernel *choose(const char *isa, size_t real_bytes)
+{
+    for (int i = 0; i < KERNELS; i++)
+        if (kernels[i]->real_bytes == (int64_t)real_bytes && (isa ? strcmp(isa, kernels[i]->isa) == 0 : attn_cpu_usable(kernels[i]->isa)))
+            return kernels[i];
+    return 0; /* never: check.c has looked at isa, and the scalar rows can always be used */
+}
+
+/* The only place that knows where scratch lies. Sizes are at most 2^40 channels of 48 doubles, so nothing here overflows. */
+static void map_scratch(struct attn_plan *plan)
+{
+    struct attn_scratch *at = &plan->at;
+    const size_t         real = (size_t)plan->kernel->real_bytes, rows = (size_t)plan->kernel->rows * real;
+    const size_t         dim = (size_t)plan->d.dim, value_dim = (size_t)plan->d.value_dim;
+    const struct {
+        size_t *at, bytes;
+    } parts[ATTN_SCRATCH_PARTS] = {
+        {&at->q, dim * rows},
+        {&at->s, ATTN_TILE * rows},
+        {&at->edit, ATTN_TILE * rows},
+        {&at->o[0], value_dim * rows},
+        {&at->top[0], rows},
+        {&at->sum[0], rows},
+        {&at->o[1], value_dim * rows},
+        {&at->top[1], rows},
+        {&at->sum[1], rows},
+        {&at->slope, rows},
+        {&at->near, rows},
+        {&at->shift, rows},
+        {&at->sink, rows},
+        {&at->lse, (size_t)plan->kernel->rows * sizeof(double)},
+        {&at->line, ATTN_TILE * real},
+        {&at->k, ATTN_TILE * dim * real},
+        {&at->v, ATTN_TILE * value_dim * real},
+    };
+    at->bytes = 0;
+    for (int i = 0; i < ATTN_SCRATCH_PARTS; i++) {
+        *parts[i].at = at->bytes;
+        at->bytes += (parts[i].bytes + 63) / 64 * 64 + ATTN_RED_ZONE;
+    }
+}
+
+static int64_t blocks(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
+
+/* A block holds queries of one head; few queries leave room for other heads of the group, which read the same keys. */
+static void cut(struct attn_plan *plan)
+{
+    const attn_desc *d = &plan->d;
+    const int64_t    rows = plan->kernel->rows, group = d->heads ? d->heads / d->kv_heads : 0;
+    plan->tasks = plan->slots = 0;
+    if (d->batch == 0 || d->heads == 0 || d->queries == 0) return;
+    plan->block_queries = d->queries < rows ? d->queries : rows;
+    plan->block_heads = rows / plan->block_queries < group ? rows / plan->block_queries : group;
+    plan->query_blocks = blocks(d->queries, plan->block_queries);
+    plan->head_blocks = blocks(group, plan->block_heads);
+    plan->tasks = d->batch * d->kv_heads * plan->head_blocks * plan->query_blocks;
+    plan->slots = d->executor && d->executor->width < plan->tasks ? d->executor->width : plan->tasks;
+    if (!d->executor) plan->slots = 1;
+}
+
+int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error)
+{
+    memset(plan, 0, sizeof *plan);
+    plan->d = *checked;
+    plan->kernel = choose(checked->isa, checked->q.dtype == ATTN_F64 ? sizeof(double) : sizeof(float));
+    plan->in = attn_plan_convert(checked->q.dtype);
+    plan->out = attn_plan_convert(checked->out.dtype);
+    plan->bias = attn_plan_convert(checked->bias.dtype);
+    plan->weights = attn_plan_convert(checked->weights.dtype);
+    plan->lse = attn_plan_convert(checked->lse.dtype);
+    if (!checked->scale_given) plan->d.scale = checked->dim ? 1 / sqrt((double)checked->dim) : 1;
+    plan->factor = plan->d.scale * ATTN_DOMAIN;
+    cut(plan);
+    map_scratch(plan);
+    if (__builtin_mul_overflow((size_t)plan->slots, plan->at.bytes, &plan->work_bytes) || plan->work_bytes > PTRDIFF_MAX - 64)
+        return attn_fail(error, ATTN_E_MEMORY, "%lld threads of %zu bytes of scratch are more than memory can hold", (long long)plan->slots,
+                         plan->at.bytes);
+    plan->work_bytes += plan->slots ? 64 : 0; /* to align what the caller hands in */
+    return ATTN_OK;
+}
