@@ -158,7 +158,7 @@ static int32_t take_entries(io_store *s, size_t data_at, io_error *error)
             struct entry *e = &s->entries[s->count++];
             e->name = name;
             status = take_entry(s, e, info, data_bytes, error);
-            e->array.data = (void *)(uintptr_t)(s->bytes + data_at + (size_t)e->begin); /* read only, by io_store_find()'s word */
+            if (status == IO_OK) e->array.data = (void *)(uintptr_t)(s->bytes + data_at + e->begin); /* read only, io_store_find() says */
         }
         if (status != IO_OK) return status;
     }
