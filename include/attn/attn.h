@@ -35,11 +35,12 @@
  * No score matrix is ever held: beyond inputs and outputs a call needs attn_work_bytes() bytes, which grow with the number of threads,
  * dim and value_dim, and not with queries * keys:
  *
- *     bytes = 64 + slots * (real * (rows * (dim + 2 * value_dim + 2 * 128 + 8) + 128 * (dim + value_dim)) + 1 KiB + 64 * rows), rounded up
+ *     bytes <= 64 + slots * (real * (rows * (dim + 2 * value_dim + 266) + 128 * (dim + value_dim + 1)) + 2240)
  *
- * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), rows = 4 to 48 depending on `isa`. Blocks of keys that no query
- * of a block of queries may see are skipped, whichever option hides them. Speed depends on strides: an innermost stride of 1 for k and v is
- * read in place in f32 and f64, everything else is copied tile by tile.
+ * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), rows = 48 for avx512, 24 for avx2, 16 for neon, 4 for scalar (for
+ * ATTN_F64 half of that, scalar 4). Blocks of keys that no query of a block of queries may see are skipped, whichever option hides them: causal
+ * costs about half, a window what it lets be seen, padding nothing. An innermost stride of 1 lets k and v be read in place in f32 and f64;
+ * everything else is copied tile by tile. Query heads that share a key head are computed together when the queries are few.
  *
  * THE SAME BITS
  *
