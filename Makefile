@@ -7,8 +7,8 @@ CMAKE_FLAGS ?=
 .PHONY: all help demo test bench format install clean setup setup-test check
 
 all: setup
-	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
-	@mv $(BUILD).log $(BUILD)/configure.log
+	@mkdir -p $(BUILD)
+	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS) > $(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	cmake --build $(BUILD)
 
 help:

@@ -33,7 +33,7 @@ expected_isa() {
     echo "$names"
 }
 export ATTN_EXPECT_ISA=${ATTN_EXPECT_ISA-$(expected_isa)}
-export ATTN_JOBS=${ATTN_JOBS:-$(nproc)} CTEST_OUTPUT_ON_FAILURE=1
+export ATTN_JOBS=${ATTN_JOBS:-$(nproc)} CTEST_OUTPUT_ON_FAILURE=1 LC_ALL=C.UTF-8
 
 passed=0 failed=0 skipped=0 broken=
 

@@ -61,7 +61,8 @@ install_packages() {
     fi
     echo "setup: installing the Debian packages: $missing"
     $sudo apt-get -qq update || echo "setup: apt-get update failed; trying with the package lists that are there" >&2
-    $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends $missing < /dev/null > /dev/null || {
+    $sudo env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends \
+        $missing < /dev/null > /dev/null || {
         echo "setup: apt-get could not install them; by hand:  apt-get install $missing" >&2
         return 1
     }

@@ -6,14 +6,20 @@ configure build-fuzz -DCMAKE_C_COMPILER=clang-19 -DATTN_BUILD_TESTS=ON -DATTN_FU
 targets=$(ls tests/fuzz_*.c | sed 's/.*\/\(.*\)\.c/\1/')
 for target in $targets; do build build-fuzz "$target"; done
 seconds=$((${ATTN_FUZZ_SECONDS:-60} / $(echo "$targets" | wc -w)))
-failed=
-for target in $targets; do
-    # New inputs stay in the build folder; those worth keeping are copied into tests/corpus/ by hand.
-    found=build-fuzz/found/$target
+
+# New inputs stay in the build folder; those worth keeping are copied into tests/corpus/ by hand.
+fuzz() {
+    local target=$1 found=build-fuzz/found/$1 log=build-fuzz/$1.log
     mkdir -p "$found" build-fuzz/crashes
-    ASAN_OPTIONS=allocator_may_return_null=1 build-fuzz/tests/"$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
-        -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/crashes/$target-" "$found" "tests/corpus/${target#fuzz_}" > "build-fuzz/$target.log" 2>&1 ||
-        { failed+=" $target"; tail -n 60 "build-fuzz/$target.log"; continue; }
-    echo "$target: $(sed -n 's/stat::number_of_executed_units: *//p' "build-fuzz/$target.log") inputs in $seconds s"
-done
-[ -z "$failed" ] || { echo "failed:$failed; inputs in build-fuzz/crashes/"; exit 1; }
+    if ASAN_OPTIONS=allocator_may_return_null=1 build-fuzz/tests/"$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
+        -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/crashes/$target-" "$found" "tests/corpus/${target#fuzz_}" > "$log" 2>&1; then
+        echo "$target: $(sed -n 's/stat::number_of_executed_units: *//p' "$log") inputs in $seconds s"
+    else
+        tail -n 60 "$log"
+        echo "$target failed; the input is in build-fuzz/crashes/"
+        return 1
+    fi
+}
+export -f fuzz
+export seconds
+echo "$targets" | xargs -n 1 -P "$jobs" bash -c 'fuzz "$0"'
