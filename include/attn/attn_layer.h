@@ -33,7 +33,7 @@
  * attn_layer_work_bytes() tells what a call needs: q, k, v and y in f32, and the operator's own work:
  *
  *     bytes = 4 * batch * (queries * heads * (dim + value_dim) + keys * kv_heads * (dim + value_dim)), each of the four rounded up to 64,
- *             + attn_work_bytes() + 64
+ *             + attn_work_bytes() + 63
  *
  * With `work` given the layer allocates nothing. The CBLAS library may: OpenBLAS keeps buffers of its own, made at its first call.
  *
@@ -177,7 +177,8 @@ ATTN_API const char *attn_layer_status_name(int32_t status);
  *   GPT2       [transformer.]h.N.attn.{c_attn,c_proj}.{weight,bias}, rows are inputs (Conv1D): c_attn.weight is (E, outputs)
  *   NANOGPT    the same names, rows are outputs (Linear): c_attn.weight is (outputs, E)
  *
- * Biases may be missing everywhere. GPT2 and NANOGPT are told apart by which side of c_attn.weight is the longer one. */
+ * Biases may be missing everywhere. GPT2 and NANOGPT are told apart by which side of c_attn.weight is as long as c_attn.bias, or without one by which is
+ * the longer. */
 enum {
     ATTN_LAYER_LAYOUT_BERT = 1,
     ATTN_LAYER_LAYOUT_DISTILBERT = 2,
