@@ -1,0 +1,37 @@
+"""How far a result may be from the double-precision one: the only table of tolerances in these tests.
+SPDX-License-Identifier: MIT
+"""
+import numpy as np
+
+# |got - want| <= A * (largest |want| of the tensor) + R * |want|, by type; the finest first.
+TABLE = {"float64": (1e-13, 1e-12), "float32": (2e-6, 1e-5), "float16": (1e-3, 2e-3), "bfloat16": (8e-3, 1e-2)}
+WIDEN = {"float64": 2.0**-50, "float32": 2.0**-21}  # times the largest inexact score, added to A and R
+
+
+def row(inputs, result):
+    """The row of the table for a result of type `result` from inputs of type `inputs`: what computes in f32 is no finer than f32."""
+    order = list(TABLE)
+    arithmetic = "float64" if np.dtype(inputs).name == "float64" else "float32"
+    return arithmetic, order[max(order.index(arithmetic), order.index(np.dtype(result).name))]
+
+
+def limit(want, inputs, result, size):
+    """The largest difference allowed at each element; `size` is the largest score before rounding could matter (reference.py, size)."""
+    arithmetic, kind = row(inputs, result)
+    a, r = (bound + WIDEN[arithmetic] * size for bound in TABLE[kind])
+    finite = np.abs(want[np.isfinite(want)])
+    return a * (finite.max() if finite.size else 0.0) + r * np.abs(want)
+
+
+def check(name, got, want, inputs, size, allowed=None):
+    """Asserts that `got` is `want` within the table, with NaN and infinities in the same places. `allowed` overrides the table (case files)."""
+    want = np.asarray(want, np.float64)
+    assert got.shape == want.shape, "%s has shape %s, not %s" % (name, got.shape, want.shape)
+    result, got = got.dtype, got.astype(np.float64)
+    most = limit(want, inputs, result, size) if allowed is None else allowed[0] + allowed[1] * np.abs(want)
+    with np.errstate(invalid="ignore"):
+        good = np.where(np.isfinite(want), np.abs(got - want) <= most, (got == want) | (np.isnan(got) & np.isnan(want)))
+    if not good.all():
+        at = tuple(int(i) for i in np.argwhere(~good)[0])
+        raise AssertionError("%s%s is %r, wanted %r within %.3g; %d of %d elements are off (inputs %s, result %s)" % (
+            name, list(at), float(got[at]), float(want[at]), float(most[at]), (~good).sum(), good.size, np.dtype(inputs).name, result.name))
