@@ -1,0 +1,214 @@
+/* cli.h: what the files of the command share: exit codes, options, messages, one call of the operator on files.
+ * SPDX-License-Identifier: MIT
+ *
+ * Results go to stdout, everything said to a person goes to stderr. A failure is the library's (or the reader's) sentence, then what was
+ * read and assumed, then the likely fix. Every function that can fail returns an exit code, having said why.
+ */
+#ifndef ATTN_CLI_H
+#define ATTN_CLI_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <attn/attn_layer.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "npy.h"
+
+/* Exit codes; pinned, listed in attn(1). */
+enum {
+    CLI_OK = 0,
+    CLI_CHECK = 1,       /* a check failed */
+    CLI_USAGE = 2,       /* the command line */
+    CLI_INPUT = 3,       /* an input cannot be read */
+    CLI_FIT = 4,         /* shapes or types do not fit */
+    CLI_UNSUPPORTED = 5, /* legal, but not handled here or on this CPU */
+    CLI_OUTPUT = 6,      /* an output cannot be written, or no memory or thread is left */
+    CLI_INTERNAL = 70    /* a fault of the program */
+};
+
+/* ---- options (options.c) ---------------------------------------------------------------------------------------------------------- */
+
+enum { CLI_RUN = 1, CLI_LAYER = 2, CLI_COMPARE = 4, CLI_COST = 8, CLI_INFO = 16, CLI_DEMO = 32 }; /* subcommands, as bits */
+
+typedef struct cli_count {
+    int64_t value;
+    int     given;
+} cli_count;
+
+typedef struct cli_real {
+    double value;
+    int    given;
+} cli_real;
+
+typedef struct cli_list {
+    int64_t *at;
+    int64_t  count; /* 0 = not given */
+} cli_list;
+
+typedef struct cli_pair {
+    int64_t first, second;
+    int     given;
+} cli_pair;
+
+typedef struct cli_real_pair {
+    double first, second;
+    int    given;
+} cli_real_pair;
+
+/* All subcommands' options; 0 or NULL is "not given" everywhere. */
+typedef struct cli_options {
+    char        **operand;
+    int           operands;
+    int           help, json, quiet, causal;
+    int           align, stage, dtype, out_dtype; /* index in the option's list of words, counted from 1 */
+    cli_count     heads, kv_heads, dim, value_dim, batch, threads, layer, head;
+    cli_list      query_offset, query_count, key_count, key_start, tokens;
+    cli_pair      window;
+    cli_real      scale, softcap;
+    cli_real_pair tolerance;
+    const char   *output, *layout, *allow, *hide, *bias, *alibi, *sink, *lse, *weights, *isa;
+    const char   *against, *input, *kv_input, *prefix, *png, *data;
+} cli_options;
+
+int  options_parse(cli_options *o, unsigned command, int argc, char **argv); /* argv[0] is the subcommand's name */
+void options_print(unsigned command, FILE *to);
+void options_free(cli_options *o);
+
+int32_t options_dtype(int word); /* the attn dtype of --dtype's word; 0 for 0 */
+
+/* ---- messages and results (out.c) -------------------------------------------------------------------------------------------------- */
+
+void out_name(const char *subcommand, int quiet);
+int  out_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3))); /* the sentence; returns code */
+void out_read(const char *format, ...) __attribute__((format(printf, 1, 2)));           /* "  read: ..." after a failure */
+void out_fix(const char *format, ...) __attribute__((format(printf, 1, 2)));            /* "  fix: ..." after a failure */
+void out_note(const char *format, ...) __attribute__((format(printf, 1, 2)));           /* progress; nothing with --quiet */
+int  out_io(const io_error *e);                                                         /* a reader's or writer's failure */
+int  out_library(const attn_error *e);                                                  /* the library's failure */
+int  out_finish(int code);                                                              /* flushes stdout; CLI_OUTPUT if that failed */
+int  out_colour(void);                            /* 1 when stdout is a terminal and nothing forbids colour */
+int  out_json(json_t *result);                    /* prints and releases; NULL is "no memory" */
+void out_thousands(char text[32], int64_t value); /* 1,234,567 */
+
+/* "(2, 8, 16, 64)" into text; returns text. */
+const char *out_shape(char text[160], const int64_t *shape, int rank);
+
+json_t *out_json_open(const char *subcommand); /* {"format": "attn SUB", "version": 1} */
+json_t *out_json_real(double x);               /* JSON has no NaN or infinity: those are strings */
+json_t *out_json_shape(const int64_t *shape, int rank);
+json_t *out_json_array(const io_array *a); /* nested lists */
+
+/* ---- numbers and arrays (convert.c) ------------------------------------------------------------------------------------------------ */
+
+/* Stores x as a float dtype (rounded once, to nearest even) at element `at`. */
+void convert_store(void *data, int64_t at, int32_t dtype, double x);
+
+/* Replaces the array by a C-order copy of another float dtype. *overflowed counts finite values that became infinite. 0 when no memory. */
+int convert_array(io_array *a, int32_t dtype, int64_t *overflowed);
+
+/* A new C-order array of zeros. 0 when no memory or too large. */
+int convert_new(io_array *a, int32_t dtype, int rank, const int64_t *shape);
+
+int64_t convert_count(const io_array *a);
+
+/* Walks all elements in C order: start with zeroed index; at() is the element offset; next() returns 0 after the last. */
+int64_t convert_at(const io_array *a, const int64_t *index);
+int     convert_next(const io_array *a, int64_t *index);
+
+/* ---- one call of the operator on files (call.c, operator.c) ---------------------------------------------------------------------------- */
+
+enum { AXIS_B, AXIS_H, AXIS_S, AXIS_D };
+
+/* A tensor of a file as the operator sees it. */
+typedef struct cli_view {
+    const char *path;
+    io_array    array;
+    int64_t     size[4], stride[4]; /* batch, head, position, channel */
+} cli_view;
+
+typedef struct cli_call {
+    const cli_options *options;
+    attn_desc          desc;
+    char               layout[5]; /* the letters b h s d, one per axis of the files */
+    int                split;     /* heads lie inside the channel axis of the files */
+    cli_view           q, k, v;
+    io_array           allow, bias, alibi, sink;
+    io_array           out, lse, weights; /* as they are written */
+    int64_t           *lists;             /* the per-batch arrays, batch entries each */
+    attn_pool         *pool;
+    int32_t            threads;
+} cli_call;
+
+int         call_open(cli_call *c, const cli_options *o); /* reads everything, fills desc, allocates results */
+int         call_run(cli_call *c);
+void        call_close(cli_call *c);
+void        call_describe(const cli_call *c);                         /* what was read and assumed, for a failure */
+int         call_refused(const cli_call *c, const attn_error *e);     /* the library's sentence, call_describe(), the likely fix */
+int         call_view(const cli_call *c, cli_view *v, int64_t heads); /* sizes and strides of v->array by the call's layout */
+int         call_threads_open(cli_call *c);                           /* --threads, into desc.executor */
+int         call_isa_choose(cli_call *c);                             /* --isa, into desc.isa */
+int         call_scores(cli_call *c, io_array *a, int32_t dtype, const char *option, const char *path, attn_out *out, int keys);
+int         call_path(const char *option, const char *path, int rank); /* may a result of that rank be written there */
+const char *call_isa(const cli_call *c);
+int32_t     call_threads(void); /* CPUs this process may use */
+
+/* The operator's options that do not depend on q, k, v: lists, mask, bias, slopes, sinks, scale, into desc. desc's sizes and dtype are known. */
+int operator_apply(cli_call *c);
+int operator_invert(cli_call *c); /* --allow to --hide and back; 0 when no memory */
+
+/* ---- writing and printing results (run.c) ------------------------------------------------------------------------------------------- */
+
+int     run_write(const char *path, const io_array *a); /* nothing when path is NULL */
+void    run_print(const io_array *a);                   /* comma-separated rows on stdout */
+json_t *run_json_result(const char *path, const io_array *a);
+double  run_seconds(void);
+
+/* ---- comparing (compare.c) ---------------------------------------------------------------------------------------------------------- */
+
+/* What two results differ in. Accepted is |got - want| <= absolute * (largest finite |want|) + relative * |want|; NaN and infinity must stand
+ * in the same places. */
+typedef struct cli_difference {
+    double  absolute, relative;
+    double  largest, got, want;      /* the largest error and the two values there; NaN where one is not finite and the other differs */
+    int64_t at[4];                   /* where: batch, head, position, channel */
+    int64_t wrong, rows_wrong, rows; /* elements and rows beyond the bound, all rows */
+    int64_t nan_only_got, nan_only_want, infinity_differs;
+} cli_difference;
+
+void compare_tolerance(int32_t dtype, double *absolute, double *relative); /* the table of attn(1) */
+/* absolute and relative are set by the caller; wrong_row (may be NULL) is called for each row with a wrong element, with its worst. */
+void compare_arrays(const cli_view *got, const cli_view *want, cli_difference *d, void (*wrong_row)(void *to, const cli_difference *row),
+                    void *to);
+
+/* ---- pictures (picture.c, png.c) --------------------------------------------------------------------------------------------------- */
+
+typedef struct cli_image {
+    int64_t  width, height;
+    uint8_t *rgb; /* 3 bytes per pixel, rows from the top */
+} cli_image;
+
+void picture_colour(double x, uint8_t rgb[3]); /* 0..1 to a ramp whose lightness rises evenly */
+/* All heads' maps, weights[heads][n][n], with token labels; 0 when no memory. */
+int picture_heads(cli_image *image, const float *weights, int64_t heads, int64_t n, char **token, const char *title);
+/* One head's map on stdout, in colours of the 256 of a terminal or in ASCII. */
+void picture_terminal(const float *weights, int64_t n, char **token, int colour);
+int  png_write(const char *path, const cli_image *image); /* temporary file and rename; returns an exit code */
+
+/* ---- subcommands ------------------------------------------------------------------------------------------------------------------- */
+
+int run_main(const cli_options *o);
+int layer_main(const cli_options *o);
+int compare_main(const cli_options *o);
+int cost_main(const cli_options *o);
+int info_main(const cli_options *o);
+int demo_main(const cli_options *o);
+
+/* The hand-calculated examples, printed or (json not NULL) put into json; *failed counts those that come out otherwise. An exit code. */
+int worked_run(json_t *json, int *failed);
+
+#endif

@@ -1,0 +1,115 @@
+/* main.c: the command attn: its subcommands, help, version.
+ * SPDX-License-Identifier: MIT
+ */
+#include "cli.h"
+
+typedef struct subcommand {
+    const char *name;
+    unsigned    bit;
+    int         operands; /* exactly so many */
+    int (*main)(const cli_options *o);
+    const char *usage, *summary, *examples;
+} subcommand;
+
+static const subcommand table[] = {
+    {"run", CLI_RUN, 3, run_main, "Q K V [-o OUT] [options]", "attention of queries Q over keys K and values V from files",
+     "  attn run q.npy k.npy v.npy -o out.npy\n"
+     "  attn run q.npy k.npy v.npy -o out.npy --causal --align bottom-right\n"
+     "  attn run batch.npz:q batch.npz:k batch.npz:v -o out.npy --key-count 5,7 --lse lse.npy\n"
+     "  attn run q.npy k.npy v.npy -o out.npy --layout bshd --window 128,0 --hide padding.npy --dtype f32\n"
+     "  attn run q.csv k.csv v.csv --weights w.csv\n"},
+    {"layer", CLI_LAYER, 1, layer_main, "FILE --layer N --input X [-o OUT] [options]", "one multi-head layer of a .safetensors checkpoint",
+     "  attn layer model.safetensors --layer 0 --input hidden.npy -o out.npy\n"
+     "  attn layer gpt2.safetensors --layer 3 --input hidden.npy -o out.npy --causal --weights w.npy\n"
+     "  attn layer t5.safetensors --prefix decoder.0.cross. --heads 8 --input x.npy --kv-input y.npy -o out.npy\n"},
+    {"check", CLI_COMPARE, 3, compare_main, "Q K V --against OUT [options]", "compare somebody else's result with the exact one",
+     "  attn check q.npy k.npy v.npy --against theirs.npy --causal\n"
+     "  attn check q.npy k.npy v.npy --against theirs.npy --key-count 5,7 --tolerance 1e-3,1e-3 --json\n"},
+    {"cost", CLI_COST, 0, cost_main, "--tokens N,.. [options]", "what a length costs: dense scores, bytes, operations",
+     "  attn cost --tokens 100,200\n"
+     "  attn cost --tokens 8192,131072 --heads 32 --dim 128 --causal --window 4096,0\n"},
+    {"info", CLI_INFO, 0, info_main, "", "version, CPU, instruction sets, threads",
+     "  attn info\n"
+     "  attn info --json\n"},
+    {"demo", CLI_DEMO, 0, demo_main, "[options]", "a real trained layer at work, checked, with a picture of its heads",
+     "  attn demo\n"
+     "  attn demo --head 3 --png heads.png\n"},
+};
+
+enum { SUBCOMMANDS = sizeof table / sizeof *table };
+
+static void help(FILE *to)
+{
+    fprintf(to, "attn: exact attention\n\nExamples:\n"
+                "  attn demo\n"
+                "  attn run q.npy k.npy v.npy -o out.npy --causal\n"
+                "  attn check q.npy k.npy v.npy --against theirs.npy\n"
+                "  attn cost --tokens 100,200\n\n"
+                "Usage: attn SUBCOMMAND ...\n\n");
+    for (int i = 0; i < SUBCOMMANDS; i++) fprintf(to, "  %-7s %s\n", table[i].name, table[i].summary);
+    fprintf(to,
+            "\nattn help SUBCOMMAND explains one; attn --version says the version.\n"
+            "Files: .npy, .npz:NAME, .safetensors:NAME, .csv for small matrices. Results go to stdout or to a file, messages to stderr.\n"
+            "Exit: 0 ok, 1 a check failed, 2 usage, 3 input unreadable, 4 shapes or types do not fit, 5 not supported, 6 output cannot be\n"
+            "written or no memory, 70 internal. The manual is attn(1).\n");
+}
+
+static void help_of(const subcommand *s)
+{
+    printf("attn %s: %s\n\nExamples:\n%s\nUsage: attn %s %s\n\n", s->name, s->summary, s->examples, s->name, s->usage);
+    options_print(s->bit, stdout);
+}
+
+static const subcommand *find(const char *name)
+{
+    for (int i = 0; i < SUBCOMMANDS; i++)
+        if (strcmp(table[i].name, name) == 0) return &table[i];
+    return NULL;
+}
+
+static int no_subcommand(const char *name)
+{
+    out_fail(CLI_USAGE, "%s is no subcommand", name);
+    out_fix("one of run, layer, check, cost, info, demo; attn --help says what each does");
+    return CLI_USAGE;
+}
+
+static int run(const subcommand *s, int argc, char **argv)
+{
+    cli_options o;
+    memset(&o, 0, sizeof o);
+    out_name(s->name, 0);
+    int code = options_parse(&o, s->bit, argc, argv);
+    out_name(s->name, o.quiet);
+    if (!code && o.help)
+        help_of(s);
+    else if (!code && o.operands != s->operands) {
+        code = out_fail(CLI_USAGE, "takes %d operand%s, %d given", s->operands, s->operands == 1 ? "" : "s", o.operands);
+        out_fix("usage: attn %s %s", s->name, s->usage);
+    } else if (!code)
+        code = s->main(&o);
+    options_free(&o);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    const char       *word = argc > 1 ? argv[1] : "";
+    const subcommand *s = find(word);
+    int               code = CLI_OK;
+    if (s)
+        code = run(s, argc - 1, argv + 1);
+    else if (argc < 2)
+        help(stderr), code = CLI_USAGE;
+    else if (strcmp(word, "--version") == 0)
+        printf("attn %s\n", attn_version_text());
+    else if (strcmp(word, "--help") && strcmp(word, "-h") && strcmp(word, "help"))
+        code = no_subcommand(word);
+    else if (argc == 2)
+        help(stdout);
+    else if ((s = find(argv[2])))
+        help_of(s);
+    else
+        code = no_subcommand(argv[2]);
+    return out_finish(code);
+}

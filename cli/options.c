@@ -1,0 +1,287 @@
+/* options.c: the options of every subcommand in one table: names, kinds, help.
+ * SPDX-License-Identifier: MIT
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum kind { FLAG, TEXT, COUNT, REAL, LIST, PAIR, REAL_PAIR, WORD };
+
+typedef struct option_row {
+    const char        *name;
+    char               letter;
+    enum kind          kind;
+    unsigned           commands;
+    size_t             at;        /* where in cli_options */
+    int64_t            low, high; /* bounds of COUNT, LIST and PAIR */
+    const char *const *words;     /* of WORD, ended by NULL */
+    const char        *argument, *help;
+} option_row;
+
+static const char *const align_words[] = {"top-left", "bottom-right", NULL};             /* as ATTN_ALIGN_* count */
+static const char *const stage_words[] = {"weight", "scaled", "capped", "biased", NULL}; /* ATTN_STAGE_* + 1 */
+static const char *const dtype_words[] = {"f32", "f64", "f16", "bf16", NULL};            /* as ATTN_F32 .. count */
+
+#define BIG      (INT64_C(1) << 62)
+#define AT(f)    offsetof(cli_options, f)
+#define OPERATOR (CLI_RUN | CLI_COMPARE | CLI_LAYER)
+#define FILES    (CLI_RUN | CLI_COMPARE)
+#define ALL      (OPERATOR | CLI_COST | CLI_INFO | CLI_DEMO)
+
+static const option_row table[] = {
+    /* what goes in and out */
+    {"output", 'o', TEXT, CLI_RUN | CLI_LAYER, AT(output), 0, 0, NULL, "OUT",
+     "write the result to OUT (.npy or .csv); without it the numbers go to stdout"},
+    {"against", 0, TEXT, CLI_COMPARE, AT(against), 0, 0, NULL, "OUT", "the result to compare with, in the layout of Q"},
+    {"tolerance", 0, REAL_PAIR, CLI_COMPARE, AT(tolerance), 0, 0, NULL, "A,R",
+     "accept |got - want| <= A * largest |want| + R * |want|; by default what the dtype promises"},
+    {"layer", 0, COUNT, CLI_LAYER, AT(layer), 0, 1000000, NULL, "N", "the layer of the checkpoint, from 0"},
+    {"prefix", 0, TEXT, CLI_LAYER, AT(prefix), 0, 0, NULL, "P",
+     "instead of --layer: all that stands before the layer's own names, number included"},
+    {"input", 0, TEXT, CLI_LAYER, AT(input), 0, 0, NULL, "X", "hidden states: (tokens, width) or (batch, tokens, width)"},
+    {"kv-input", 0, TEXT, CLI_LAYER, AT(kv_input), 0, 0, NULL, "Y", "cross-attention: keys and values come from Y instead of X"},
+    {"layout", 0, TEXT, FILES, AT(layout), 0, 0, NULL, "AXES",
+     "the axes of Q, K, V: letters b(atch), h(ead), s(equence), d(channel); by default bhsd, hsd or sd by the rank"},
+    {"heads", 0, COUNT, FILES, AT(heads), 1, BIG, NULL, "N", "query heads inside the channels (feature h * D + d) of a layout without h"},
+    {"heads", 0, COUNT, CLI_LAYER, AT(heads), 1, BIG, NULL, "N", "query heads, where the checkpoint does not say"},
+    {"heads", 0, COUNT, CLI_COST, AT(heads), 1, BIG, NULL, "N", "query heads (1)"},
+    {"kv-heads", 0, COUNT, CLI_LAYER, AT(kv_heads), 1, BIG, NULL, "N", "key heads, where the checkpoint does not say"},
+    {"kv-heads", 0, COUNT, CLI_COST, AT(kv_heads), 1, BIG, NULL, "N", "key heads (as --heads)"},
+    {"dtype", 0, WORD, FILES, AT(dtype), 0, 0, dtype_words, "T", "convert Q, K, V to f32, f64, f16 or bf16 first"},
+    {"dtype", 0, WORD, CLI_COST, AT(dtype), 0, 0, dtype_words, "T", "f32 (default), f64, f16 or bf16"},
+    {"out-dtype", 0, WORD, FILES, AT(out_dtype), 0, 0, dtype_words, "T", "type of the result: the inputs' (default) or f32"},
+    {"lse", 0, TEXT, CLI_RUN, AT(lse), 0, 0, NULL, "F", "write ln of each row's sum of exponentials, axes (batch, head, query)"},
+    {"weights", 0, TEXT, CLI_RUN | CLI_LAYER, AT(weights), 0, 0, NULL, "F", "write the weights, axes (batch, head, query, key)"},
+    {"stage", 0, WORD, CLI_RUN | CLI_LAYER, AT(stage), 0, 0, stage_words, "S",
+     "what --weights holds: weight (default), scaled, capped or biased"},
+    /* sizes of cost */
+    {"tokens", 0, LIST, CLI_COST, AT(tokens), 1, INT64_C(1) << 31, NULL, "N,..", "sequence lengths, one line each"},
+    {"batch", 0, COUNT, CLI_COST, AT(batch), 1, BIG, NULL, "N", "sequences (1)"},
+    {"dim", 0, COUNT, CLI_COST, AT(dim), 0, BIG, NULL, "N", "channels of queries and keys (64)"},
+    {"value-dim", 0, COUNT, CLI_COST, AT(value_dim), 0, BIG, NULL, "N", "channels of values (as --dim)"},
+    /* who sees whom */
+    {"causal", 0, FLAG, OPERATOR | CLI_COST, AT(causal), 0, 0, NULL, NULL, "a query sees no later key"},
+    {"align", 0, WORD, OPERATOR, AT(align), 0, 0, align_words, "A",
+     "where query 0 stands: top-left (on key 0) or bottom-right (the last query on the last key)"},
+    {"query-offset", 0, LIST, OPERATOR, AT(query_offset), -BIG, BIG, NULL, "N,..",
+     "where query 0 stands, as a number; one for all or one per batch entry"},
+    {"query-count", 0, LIST, OPERATOR, AT(query_count), 0, BIG, NULL, "N,..",
+     "queries in use, per batch entry; the rest come out as zeros"},
+    {"key-count", 0, LIST, OPERATOR, AT(key_count), 0, BIG, NULL, "N,..", "keys in use, per batch entry"},
+    {"key-start", 0, LIST, OPERATOR, AT(key_start), 0, BIG, NULL, "N,..", "first key in use, per batch entry (padding on the left)"},
+    {"window", 0, PAIR, OPERATOR | CLI_COST, AT(window), -1, BIG, NULL, "L,R",
+     "a query sees L keys before and R after its own; -1 = no bound"},
+    {"allow", 0, TEXT, OPERATOR, AT(allow), 0, 0, NULL, "M", "boolean mask, true = may be seen; broadcasts to (batch, head, query, key)"},
+    {"hide", 0, TEXT, OPERATOR, AT(hide), 0, 0, NULL, "M", "boolean mask, true = hidden"},
+    /* what a score is */
+    {"bias", 0, TEXT, OPERATOR, AT(bias), 0, 0, NULL, "B", "float array added to the scores; broadcasts the same way; -inf hides"},
+    {"scale", 0, REAL, OPERATOR, AT(scale), 0, 0, NULL, "X", "factor of the scores (1 / sqrt(D))"},
+    {"softcap", 0, REAL, OPERATOR, AT(softcap), 0, 0, NULL, "X", "scores become X * tanh(score / X); 0 = off"},
+    {"alibi", 0, TEXT, OPERATOR, AT(alibi), 0, 0, NULL, "S", "slopes per head: default, numbers 0.5,0.25,.. or a file"},
+    {"sink", 0, TEXT, OPERATOR, AT(sink), 0, 0, NULL, "S", "one more logit per head in the sum: numbers or a file"},
+    /* how it runs */
+    {"threads", 0, COUNT, OPERATOR | CLI_COST, AT(threads), 1, 1024, NULL, "N",
+     "threads (as many as CPUs may be used); the bits do not depend on it"},
+    {"isa", 0, TEXT, OPERATOR | CLI_COST, AT(isa), 0, 0, NULL, "NAME", "instruction set, see attn info (the best)"},
+    /* demo */
+    {"data", 0, TEXT, CLI_DEMO, AT(data), 0, 0, NULL, "FILE", "the layer to show (the one that comes with attn)"},
+    {"head", 0, COUNT, CLI_DEMO, AT(head), 0, BIG, NULL, "N", "the head to print, from 0"},
+    {"png", 0, TEXT, CLI_DEMO, AT(png), 0, 0, NULL, "FILE", "where the picture of all heads goes (attn-demo.png)"},
+    /* everywhere */
+    {"json", 0, FLAG, ALL, AT(json), 0, 0, NULL, NULL, "print the result as JSON"},
+    {"quiet", 'q', FLAG, OPERATOR | CLI_DEMO, AT(quiet), 0, 0, NULL, NULL, "say nothing on stderr but failures"},
+    {"help", 'h', FLAG, ALL, AT(help), 0, 0, NULL, NULL, "this text"},
+};
+
+enum { ROWS = sizeof table / sizeof *table };
+
+int32_t options_dtype(int word)
+{
+    return word; /* dtype_words is in the order of ATTN_F32, ATTN_F64, ATTN_F16, ATTN_BF16 */
+}
+
+/* One decimal integer from *text on, *text moved behind it. */
+static int integer(const char **text, int64_t low, int64_t high, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    const long long x = strtoll(*text, &end, 10);
+    if (end == *text || errno || x < low || x > high) return 0;
+    *text = end;
+    *value = x;
+    return 1;
+}
+
+static int real(const char **text, double *value)
+{
+    char *end;
+    *value = strtod(*text, &end);
+    if (end == *text || !isfinite(*value)) return 0;
+    *text = end;
+    return 1;
+}
+
+static int list(const option_row *row, const char *text, cli_list *to)
+{
+    int64_t commas = 0;
+    for (const char *c = text; *c; c++) commas += *c == ',';
+    free(to->at);
+    to->count = 0;
+    to->at = malloc((size_t)(commas + 1) * sizeof *to->at);
+    if (!to->at) return 0;
+    for (;; text++) {
+        if (!integer(&text, row->low, row->high, &to->at[to->count++])) return 0;
+        if (*text != ',') return *text == 0;
+    }
+}
+
+static int word(const option_row *row, const char *text, int *to)
+{
+    for (int i = 0; row->words[i]; i++)
+        if (strcmp(row->words[i], text) == 0) return *to = i + 1;
+    return 0;
+}
+
+/* Reads text into the field; 0 when it is not what the option takes. */
+static int take(const option_row *row, const char *text, void *to)
+{
+    cli_count     *count = to;
+    cli_real      *x = to;
+    cli_pair      *pair = to;
+    cli_real_pair *reals = to;
+    switch (row->kind) {
+    case FLAG:
+        *(int *)to = 1;
+        return 1;
+    case TEXT:
+        *(const char **)to = text;
+        return *text != 0;
+    case COUNT:
+        return (count->given = integer(&text, row->low, row->high, &count->value)) && *text == 0;
+    case REAL:
+        return (x->given = real(&text, &x->value)) && *text == 0;
+    case LIST:
+        return list(row, text, to);
+    case PAIR:
+        pair->given = 1;
+        return integer(&text, row->low, row->high, &pair->first) && *text++ == ',' && integer(&text, row->low, row->high, &pair->second) &&
+               *text == 0;
+    case REAL_PAIR:
+        reals->given = 1;
+        return real(&text, &reals->first) && *text++ == ',' && real(&text, &reals->second) && *text == 0 && reals->first >= 0 &&
+               reals->second >= 0;
+    case WORD:
+        return word(row, text, to);
+    }
+    return 0;
+}
+
+static int refuse(const option_row *row, const char *text)
+{
+    char   rule[160] = "";
+    size_t used = 0;
+    if (row->kind == WORD)
+        for (int i = 0; row->words[i]; i++)
+            used += (size_t)snprintf(rule + used, sizeof rule - used, "%s%s", i ? ", " : "one of ", row->words[i]);
+    const char *const takes[] = {[TEXT] = "a name",
+                                 [COUNT] = "a whole number",
+                                 [REAL] = "a finite number",
+                                 [LIST] = "whole numbers with commas between them",
+                                 [PAIR] = "two whole numbers, L,R",
+                                 [REAL_PAIR] = "two finite numbers that are not negative, A,R"};
+    const char       *what = row->kind == WORD ? rule : takes[row->kind];
+    const int         bounded = row->kind == COUNT || row->kind == LIST || row->kind == PAIR;
+    char              bounds[64] = "";
+    if (bounded && row->high == BIG && row->low > -BIG) snprintf(bounds, sizeof bounds, " from %lld on", (long long)row->low);
+    if (bounded && row->high < BIG) snprintf(bounds, sizeof bounds, " from %lld to %lld", (long long)row->low, (long long)row->high);
+    return out_fail(CLI_USAGE, "--%s %s: takes %s%s", row->name, text, what, bounds);
+}
+
+/* Letters to change, insert or delete between two words: what was probably meant. */
+static int distance(const char *a, const char *b)
+{
+    enum { LONGEST = 32 };
+    int       row[LONGEST + 1];
+    const int n = (int)strlen(b);
+    if (n > LONGEST) return LONGEST;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            const int change = corner + (a[i - 1] != b[j - 1]), edge = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+            corner = row[j];
+            row[j] = change < edge ? change : edge;
+        }
+    }
+    return row[n];
+}
+
+static int unknown(unsigned command, const char *text)
+{
+    const option_row *best = NULL;
+    int               least = 4;
+    char              bare[32];
+    snprintf(bare, sizeof bare, "%.*s", (int)strcspn(text + strspn(text, "-"), "="), text + strspn(text, "-"));
+    for (int i = 0; i < ROWS; i++)
+        if (table[i].commands & command && distance(bare, table[i].name) < least) best = &table[i], least = distance(bare, best->name);
+    out_fail(CLI_USAGE, "%s is not an option of this command, or short for more than one", text);
+    if (best)
+        out_fix("did you mean --%s? The command's --help lists all options", best->name);
+    else
+        out_fix("the command's --help lists its options");
+    return CLI_USAGE;
+}
+
+int options_parse(cli_options *o, unsigned command, int argc, char **argv)
+{
+    struct option names[ROWS + 1];
+    char letters[2 * ROWS + 2] = ":", *letter = letters + 1; /* ':' first: getopt tells a missing argument from an unknown option */
+    int  n = 0;
+    memset(names, 0, sizeof names);
+    for (int i = 0; i < ROWS; i++) {
+        if (!(table[i].commands & command)) continue;
+        names[n++] = (struct option){table[i].name, table[i].kind != FLAG, NULL, 1000 + i};
+        if (table[i].letter) *letter++ = table[i].letter;
+        if (table[i].letter && table[i].kind != FLAG) *letter++ = ':';
+    }
+    *letter = 0;
+    opterr = 0;
+    for (;;) {
+        const int at = optind, got = getopt_long(argc, argv, letters, names, NULL);
+        if (got < 0) break;
+        const option_row *row = NULL;
+        for (int i = 0; i < ROWS && got != '?' && got != ':'; i++)
+            if (table[i].commands & command && (got == 1000 + i || got == table[i].letter)) row = &table[i];
+        if (got == ':') return out_fail(CLI_USAGE, "%s needs a value", argv[optind - 1]);
+        if (!row) return unknown(command, argv[optind > at ? optind - 1 : at]);
+        if (!take(row, optarg, (char *)o + row->at)) return refuse(row, optarg);
+    }
+    o->operand = argv + optind;
+    o->operands = argc - optind;
+    return CLI_OK;
+}
+
+void options_print(unsigned command, FILE *to)
+{
+    fprintf(to, "Options:\n");
+    for (int i = 0; i < ROWS; i++) {
+        const option_row *row = &table[i];
+        if (!(row->commands & command)) continue;
+        char left[40];
+        if (row->letter)
+            snprintf(left, sizeof left, "-%c, --%s %s", row->letter, row->name, row->argument ? row->argument : "");
+        else
+            snprintf(left, sizeof left, "--%s %s", row->name, row->argument ? row->argument : "");
+        fprintf(to, "  %-22s %s\n", left, row->help);
+    }
+}
+
+void options_free(cli_options *o)
+{
+    cli_list *const lists[] = {&o->query_offset, &o->query_count, &o->key_count, &o->key_start, &o->tokens};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]->at);
+}
