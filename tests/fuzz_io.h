@@ -15,7 +15,7 @@
 static inline double fuzz_walk(const io_array *array, int32_t axis, int64_t offset)
 {
     double sum = 0;
-    if (axis == array->rank) return io_get(array, offset);
+    if (axis >= array->rank || axis >= IO_MAX_RANK) return io_get(array, offset);
     for (int64_t i = 0; i < array->shape[axis]; i++) sum += fuzz_walk(array, axis + 1, offset + i * array->stride[axis]);
     return sum;
 }
