@@ -193,8 +193,8 @@ typedef struct cli_image {
 } cli_image;
 
 void picture_colour(double x, uint8_t rgb[3]); /* 0..1 to a ramp whose lightness rises evenly */
-/* All heads' maps, weights[heads][n][n], with token labels; 0 when no memory. */
-int picture_heads(cli_image *image, const float *weights, int64_t heads, int64_t n, char **token, const char *title);
+/* All heads' maps, weights[heads][n][n], with token labels under two lines of text; 0 when no memory. */
+int picture_heads(cli_image *image, const float *weights, int64_t heads, int64_t n, char **token, const char *title, const char *said);
 /* One head's map on stdout, in colours of the 256 of a terminal or in ASCII. */
 void picture_terminal(const float *weights, int64_t n, char **token, int colour);
 int  png_write(const char *path, const cli_image *image); /* temporary file and rename; returns an exit code */

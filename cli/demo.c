@@ -140,11 +140,11 @@ static int save_picture(demo *m)
     const demo_model *model = &m->model;
     const char       *path = m->options->png ? m->options->png : "attn-demo.png";
     cli_image         image = {0};
-    char              title[160];
-    snprintf(title, sizeof title, "%.100s, layer %lld, %lld heads", model->source, (long long)model->layer,
+    char              title[160], said[160];
+    snprintf(title, sizeof title, "%.*s, layer %lld, %lld heads", (int)strcspn(model->source, ","), model->source, (long long)model->layer,
              (long long)model->checkpoint->heads);
-    if (strchr(title, ',') && strchr(title, ';')) *strchr(title, ';') = 0;
-    if (!picture_heads(&image, m->weights, model->checkpoint->heads, model->n, model->token, title))
+    snprintf(said, sizeof said, "\"%.140s\"", model->sentence);
+    if (!picture_heads(&image, m->weights, model->checkpoint->heads, model->n, model->token, title, said))
         return out_fail(CLI_OUTPUT, "no memory for the picture");
     const int code = png_write(path, &image);
     free(image.rgb);

@@ -37,7 +37,7 @@ static void fill(cli_image *image, int64_t x, int64_t y, int64_t width, int64_t 
                 memcpy(image->rgb + 3 * (row * image->width + column), rgb, 3);
 }
 
-static const uint8_t ink[3] = {38, 38, 44}, soft[3] = {110, 110, 120}, frame[3] = {190, 190, 196};
+static const uint8_t ink[3] = {38, 38, 44}, soft[3] = {110, 110, 120}, frame[3] = {214, 214, 218};
 
 /* Text from (x, y), the top left of its first letter; upright 0: running up the page, (x, y) being the bottom left. */
 static void text(cli_image *image, int64_t x, int64_t y, int scale, int upright, const char *words, const uint8_t rgb[3])
@@ -97,7 +97,7 @@ static void cut_label(char to[3 * LABEL_LETTERS + 1], const char *token)
 
 static sheet plan(const float *weights, int64_t heads, int64_t n, char **token)
 {
-    sheet s = {.n = n, .heads = heads, .margin = 28, .head = 76};
+    sheet s = {.n = n, .heads = heads, .margin = 28, .head = 100};
     s.cell = 300 / (n ? n : 1) > 17 ? 17 : 300 / (n ? n : 1) < 2 ? 2 : 300 / n;
     s.scale = s.cell >= 14 ? 2 : 1;
     s.every = (FONT_BASE * s.scale + s.scale + s.cell) / s.cell; /* rounded up */
@@ -157,20 +157,25 @@ static void draw_scale(cli_image *image, const sheet *s, int64_t x, int64_t y)
     }
 }
 
-int picture_heads(cli_image *image, const float *weights, int64_t heads, int64_t n, char **token, const char *title)
+int picture_heads(cli_image *image, const float *weights, int64_t heads, int64_t n, char **token, const char *title, const char *said)
 {
     const sheet s = plan(weights, heads, n, token);
     const char *under = "row: the query token; column: the key token it reads from; every row sums to one";
     const char *last = "Weights show where values were read, not why a model decided.";
     image->width = 2 * s.margin + s.columns * s.panel_width - 28;
-    const int64_t wide = 2 * s.margin + (text_width(title, 2) > text_width(under, 2) ? text_width(title, 2) : text_width(under, 2));
+    const char *const lines[] = {title, said, under};
+    int64_t           wide = 0;
+    for (int i = 0; i < 3; i++)
+        if (text_width(lines[i], 2) > wide) wide = text_width(lines[i], 2);
+    wide += 2 * s.margin;
     if (image->width < wide) image->width = wide;
     image->height = s.margin + s.head + s.rows * s.panel_height + 60;
     image->rgb = malloc((size_t)(3 * image->width * image->height));
     if (!image->rgb) return 0;
     memset(image->rgb, 255, (size_t)(3 * image->width * image->height));
     text(image, s.margin, s.margin - 4, 2, 1, title, ink);
-    text(image, s.margin, s.margin + 22, 2, 1, under, soft);
+    text(image, s.margin, s.margin + 22, 2, 1, said, ink);
+    text(image, s.margin, s.margin + 48, 2, 1, under, soft);
     for (int64_t h = 0; h < heads; h++)
         draw_head(image, &s, s.margin + h % s.columns * s.panel_width, s.margin + s.head + h / s.columns * s.panel_height, h,
                   weights + h * n * n, token);
@@ -202,8 +207,8 @@ void picture_terminal(const float *weights, int64_t n, char **token, int colour)
     float             top = 0;
     for (int64_t i = 0; i < n * n; i++)
         if (weights[i] > top) top = weights[i];
-    printf("%16s", "");
-    for (int64_t j = 0; j < n; j++) printf("%2lld", (long long)(j % 100));
+    printf("%15s", "");
+    for (int64_t j = 0; j < n; j++) printf("%3lld", (long long)(j % 100));
     printf("\n");
     for (int64_t i = 0; i < n; i++) {
         printf("  %2lld %-10.10s ", (long long)i, token[i]);
@@ -213,9 +218,9 @@ void picture_terminal(const float *weights, int64_t n, char **token, int colour)
             picture_colour(x, rgb);
             const char c = shade[(int)(x >= 1 ? 9 : 10 * x)];
             if (colour)
-                printf("\x1b[48;5;%dm  ", cube(rgb));
+                printf("\x1b[48;5;%dm   ", cube(rgb));
             else
-                printf("%c%c", c, c);
+                printf(" %c%c", c, c);
         }
         printf("%s\n", colour ? "\x1b[0m" : "|");
     }
