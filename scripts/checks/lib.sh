@@ -12,7 +12,8 @@ configure() {
     cmake -S . -B "$folder" -G Ninja "$@" > "$folder/configure.log" 2>&1 || { cat "$folder/configure.log"; return 1; }
 }
 
-build() { cmake --build "$1" -j "$jobs" ${2:+--target "$2"} | grep -v '^\[' || [ "${PIPESTATUS[0]}" = 0 ]; }
+# build FOLDER [target]: goes on after a fault, so that one run shows them all.
+build() { cmake --build "$1" -j "$jobs" ${2:+--target "$2"} -- -k 0 | grep -v "^\[" || [ "${PIPESTATUS[0]}" = 0 ]; }
 
 # The tree's own build, which other checks look at.
 build_main() {
