@@ -125,6 +125,7 @@ typedef struct problem {
     view      q, k, v, out, allow, bias, alibi, sink, lse, weights;
     int64_t  *query_offset, *query_count, *key_count, *key_start;
     guarded   work;
+    int       own_work; /* problem_check() gives each run its workspace */
 } problem;
 
 enum {
@@ -138,11 +139,24 @@ enum {
 };
 
 void problem_random(problem *p, rng *r, int with);
-void problem_free(problem *p);
-void problem_refill(problem *p); /* the outputs' canaries */
+
+/* A contiguous one without options, with out in the inputs' dtype and lse, for a test that adds what it is about. */
+void problem_dense(problem *p, rng *r, int32_t dtype, int64_t batch, int64_t heads, int64_t kv_heads, int64_t queries, int64_t keys,
+                   int64_t dim, int64_t value_dim);
+void problem_add_weights(problem *p, int32_t dtype, int32_t stage);
+/* dtype ATTN_BOOL: allow, else bias; filled by chance where `filled`, else with 1 (seen) or 0. */
+void     problem_add_mask(problem *p, rng *r, int32_t dtype, const int broadcast[4], int filled);
+void     problem_add_sink(problem *p, rng *r);
+void     problem_add_alibi(problem *p, rng *r, int per_batch);
+int64_t *problem_counts(problem *p, int64_t **array, const int64_t **field, int64_t value); /* a count array, every entry = value */
+void     problem_free(problem *p);
+void     problem_refill(problem *p); /* the outputs' canaries */
 /* Runs on `isa` and compares results, canaries and work against the reference; prints and returns the number of faults. */
 int64_t     problem_check(problem *p, const reference *r, const char *isa);
 const char *problem_broken(const problem *p, const char **which);
+
+/* The same on every usable isa; describes the problem when it fails. */
+int64_t problem_check_all(problem *p, const char *what);
 
 /* The whole operator on every usable isa over `count` random problems. Returns the number of problems that failed. */
 int64_t sweep(const char *test, int64_t count, int with);

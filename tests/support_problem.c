@@ -195,12 +195,12 @@ static void choose_positions(problem *p, rng *r)
     for (int64_t b = 0; b < d->batch; b++) p->query_offset[b] = rng_range(r, -d->queries - 3, d->keys + 3);
 }
 
-static void make_mask(view *w, rng *r, const attn_desc *d, int32_t dtype, int style, int bias)
+static void make_mask(view *w, rng *r, const attn_desc *d, int32_t dtype, int style)
 {
     int broadcast[4];
     for (int a = 0; a < 4; a++) broadcast[a] = rng_percent(r, a < 2 ? 50 : 20);
     view_make(w, r, dtype, (const int64_t[]){d->batch, d->heads, d->queries, d->keys}, broadcast, style, 0);
-    fill_mask(w, r, bias);
+    fill_mask(w, r, dtype != ATTN_BOOL);
 }
 
 static void choose_options(problem *p, rng *r, int style)
@@ -208,11 +208,11 @@ static void choose_options(problem *p, rng *r, int style)
     attn_desc *d = &p->d;
     int32_t    inputs = d->q.dtype, real = inputs == ATTN_F64 ? ATTN_F64 : ATTN_F32;
     if (rng_percent(r, 30)) {
-        make_mask(&p->allow, r, d, ATTN_BOOL, style, 0);
+        make_mask(&p->allow, r, d, ATTN_BOOL, style);
         d->allow = view_in(&p->allow);
     }
     if (rng_percent(r, 30)) {
-        make_mask(&p->bias, r, d, rng_percent(r, 50) ? inputs : ATTN_F32, style, 1);
+        make_mask(&p->bias, r, d, rng_percent(r, 50) ? inputs : ATTN_F32, style);
         d->bias = view_in(&p->bias);
     }
     if (rng_percent(r, 25)) {
@@ -256,16 +256,7 @@ static void choose_outputs(problem *p, rng *r, int style)
 static void choose_threads(problem *p, rng *r, int with)
 {
     if ((with & WITH_EXECUTORS) && rng_percent(r, 60)) p->d.executor = rng_percent(r, 50) ? &executor_forward : &executor_backward;
-    size_t     bytes;
-    attn_error e;
-    if (!(with & WITH_WORK) || !rng_percent(r, 50)) return;
-    if (attn_work_bytes(&p->d, &bytes, &e)) {
-        fprintf(stderr, "  attn_work_bytes: %s\n", e.message);
-        return; /* attn_run will say the same */
-    }
-    guarded_make(&p->work, bytes, (int)rng_range(r, 0, 2), 0xFF);
-    p->d.work = p->work.bytes;
-    p->d.work_bytes = bytes;
+    p->own_work = (with & WITH_WORK) && rng_percent(r, 50);
 }
 
 /* Half of the views say how large their memory is; exactly that large must do. */
@@ -309,6 +300,69 @@ void problem_random(problem *p, rng *r, int with)
     choose_threads(p, r, with);
 }
 
+void problem_dense(problem *p, rng *r, int32_t dtype, int64_t batch, int64_t heads, int64_t kv_heads, int64_t queries, int64_t keys,
+                   int64_t dim, int64_t value_dim)
+{
+    int32_t real = dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    memset(p, 0, sizeof *p);
+    attn_desc *d = &p->d;
+    *d = attn_desc_new();
+    d->batch = batch, d->heads = heads, d->kv_heads = kv_heads, d->queries = queries, d->keys = keys, d->dim = dim,
+    d->value_dim = value_dim;
+    view_make(&p->q, r, dtype, (const int64_t[]){batch, heads, queries, dim}, no_broadcast, VIEW_PLAIN, 0);
+    view_make(&p->k, r, dtype, (const int64_t[]){batch, kv_heads, keys, dim}, no_broadcast, VIEW_PLAIN, 0);
+    view_make(&p->v, r, dtype, (const int64_t[]){batch, kv_heads, keys, value_dim}, no_broadcast, VIEW_PLAIN, 0);
+    view_make(&p->out, r, dtype, (const int64_t[]){batch, heads, queries, value_dim}, no_broadcast, VIEW_PLAIN, 1);
+    view_make(&p->lse, r, real, (const int64_t[]){batch, heads, queries, 1}, (const int[]){0, 0, 0, 1}, VIEW_PLAIN, 1);
+    fill(&p->q, r, 1), fill(&p->k, r, 1), fill(&p->v, r, 1);
+    d->q = view_in(&p->q), d->k = view_in(&p->k), d->v = view_in(&p->v), d->out = view_out(&p->out), d->lse = view_out(&p->lse);
+}
+
+void problem_add_weights(problem *p, int32_t dtype, int32_t stage)
+{
+    attn_desc *d = &p->d;
+    rng        r = {0};
+    view_make(&p->weights, &r, dtype, (const int64_t[]){d->batch, d->heads, d->queries, d->keys}, no_broadcast, VIEW_PLAIN, 1);
+    d->weights = view_out(&p->weights);
+    d->weights_stage = stage;
+}
+
+void problem_add_mask(problem *p, rng *r, int32_t dtype, const int broadcast[4], int filled)
+{
+    attn_desc *d = &p->d;
+    view      *w = dtype == ATTN_BOOL ? &p->allow : &p->bias;
+    view_make(w, r, dtype, (const int64_t[]){d->batch, d->heads, d->queries, d->keys}, broadcast, VIEW_PLAIN, 0);
+    if (filled)
+        fill_mask(w, r, dtype != ATTN_BOOL);
+    else
+        memset(w->memory.bytes, dtype == ATTN_BOOL, w->memory.size);
+    *(dtype == ATTN_BOOL ? &d->allow : &d->bias) = view_in(w);
+}
+
+void problem_add_sink(problem *p, rng *r)
+{
+    attn_desc *d = &p->d;
+    view_make(&p->sink, r, d->lse.dtype, (const int64_t[]){1, d->heads, 1, 1}, (const int[]){1, 0, 1, 1}, VIEW_PLAIN, 0);
+    fill(&p->sink, r, 1);
+    d->sink = view_in(&p->sink);
+}
+
+void problem_add_alibi(problem *p, rng *r, int per_batch)
+{
+    attn_desc *d = &p->d;
+    view_make(&p->alibi, r, d->lse.dtype, (const int64_t[]){d->batch, d->heads, 1, 1}, (const int[]){!per_batch, 0, 1, 1}, VIEW_PLAIN, 0);
+    fill(&p->alibi, r, 0.1);
+    d->alibi = view_in(&p->alibi);
+}
+
+int64_t *problem_counts(problem *p, int64_t **array, const int64_t **field, int64_t value)
+{
+    *field = *array = malloc((size_t)(p->d.batch + 1) * sizeof **array);
+    assert(*array);
+    for (int64_t b = 0; b < p->d.batch; b++) (*array)[b] = value;
+    return *array;
+}
+
 void problem_free(problem *p)
 {
     view *views[] = {&p->q, &p->k, &p->v, &p->out, &p->allow, &p->bias, &p->alibi, &p->sink, &p->lse, &p->weights};
@@ -323,7 +377,6 @@ void problem_refill(problem *p)
     view *views[] = {&p->out, &p->lse, &p->weights};
     for (size_t i = 0; i < COUNT(views); i++)
         if (views[i]->memory.bytes) view_refill(views[i]);
-    if (p->work.bytes) memset(p->work.bytes, p->work.fill, p->work.size);
 }
 
 const char *problem_broken(const problem *p, const char **which)
@@ -339,11 +392,23 @@ const char *problem_broken(const problem *p, const char **which)
     return p->work.bytes ? guarded_broken(&p->work) : NULL;
 }
 
+/* Exactly as much as this row asks for, full of NaN, in front of a page that cannot be touched. */
+static void make_work(problem *p)
+{
+    size_t bytes = 0;
+    attn_work_bytes(&p->d, &bytes, NULL); /* where it fails, attn_run will say why */
+    guarded_free(&p->work);
+    guarded_make(&p->work, bytes, bytes % 2 ? GUARD_BELOW : GUARD_ABOVE, 0xFF);
+    p->d.work = p->work.bytes;
+    p->d.work_bytes = bytes;
+}
+
 int64_t problem_check(problem *p, const reference *r, const char *isa)
 {
     attn_error e;
     p->d.isa = isa;
     problem_refill(p);
+    if (p->own_work) make_work(p);
     report_faults(&p->d);
     int32_t code = attn_run(&p->d, &e);
     report_faults(NULL);
@@ -356,28 +421,35 @@ int64_t problem_check(problem *p, const reference *r, const char *isa)
     return compare_results(&p->d, r) + (side != NULL);
 }
 
+int64_t problem_check_all(problem *p, const char *what)
+{
+    reference want;
+    int64_t   bad = 0;
+    reference_make(&want, &p->d);
+    for (int i = 0; attn_isa_name(i); i++) {
+        if (!attn_isa_usable(i)) continue;
+        int64_t here = problem_check(p, &want, attn_isa_name(i));
+        if (here) {
+            fprintf(stderr, "%s failed:\n", what);
+            describe(&p->d, stderr);
+        }
+        bad += here;
+    }
+    reference_free(&want);
+    return bad;
+}
+
 int64_t sweep(const char *test, int64_t count, int with)
 {
     int64_t failed = 0;
     for (int64_t at = 0; at < count && failed < 5; at++) {
         if (!test_case_wanted(at)) continue;
-        rng       r = rng_make(test, at);
-        problem   p;
-        reference want;
-        int64_t   bad = 0;
+        rng     r = rng_make(test, at);
+        problem p;
+        char    what[96];
+        snprintf(what, sizeof what, "%s: ATTN_SEED=%" PRIu64 " ATTN_CASE=%" PRId64, test, test_seed(), at);
         problem_random(&p, &r, with);
-        reference_make(&want, &p.d);
-        for (int i = 0; attn_isa_name(i); i++) {
-            if (!attn_isa_usable(i)) continue;
-            int64_t here = problem_check(&p, &want, attn_isa_name(i));
-            if (here) {
-                fprintf(stderr, "%s: ATTN_SEED=%" PRIu64 " ATTN_CASE=%" PRId64 " failed:\n", test, test_seed(), at);
-                describe(&p.d, stderr);
-            }
-            bad += here;
-        }
-        failed += bad != 0;
-        reference_free(&want);
+        failed += problem_check_all(&p, what) != 0;
         problem_free(&p);
     }
     return failed;

@@ -101,8 +101,8 @@ static void row_result(reference *r, const attn_desc *d, const struct entry *e, 
     double               sink = d->sink.data ? in_get(&d->sink, 0, h, 0, 0) : -INFINITY, top = -INFINITY, sum = 0;
     int                  empty = 1;
     if (i >= e->query_count) sink = -INFINITY;
+    for (int64_t j = 0; j < d->keys; j++) weight[j] = 0;
     for (int64_t j = 0; j < d->keys; j++) {
-        weight[j] = 0;
         if (!seen[j]) continue;
         if (biased[j] != -INFINITY) empty = 0;
         if (biased[j] == INFINITY) r->row[row] |= ROW_INFINITE;
