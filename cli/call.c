@@ -72,6 +72,7 @@ static int choose_layout(cli_call *c)
         return out_fail(CLI_USAGE, "--layout %s: takes s and d, and b and h where the files have them, each once", layout);
     if ((int)strlen(layout) != rank) {
         out_fail(CLI_FIT, "--layout %s names %zu axes, %s has shape %s", layout, strlen(layout), c->q.path, shape);
+        out_fix("name each axis of the file once, or leave --layout out for %s", usual[rank - 2]);
         return CLI_FIT;
     }
     if (seen[AXIS_H] && o->heads.given) {
@@ -316,9 +317,9 @@ int call_isa_choose(cli_call *c)
     if (!isa) return CLI_OK;
     for (int32_t i = 0; attn_isa_name(i); i++)
         if (strcmp(attn_isa_name(i), isa) == 0) return c->desc.isa = isa, CLI_OK;
-    out_fail(CLI_USAGE, "--isa %s is no instruction set of this library", isa);
+    out_fail(CLI_UNSUPPORTED, "--isa %s is no instruction set of this library", isa);
     out_fix("attn info lists them");
-    return CLI_USAGE;
+    return CLI_UNSUPPORTED;
 }
 
 int call_threads_open(cli_call *c)

@@ -292,7 +292,7 @@ static void report(const cli_difference *d, const wrong_rows *w, const char *hin
 {
     printf("%s: ", d->wrong ? "DIFFERENT" : "agree");
     printf("largest error %.3g, accepted %.3g * largest |want| + %.3g * |want|\n", d->largest, d->absolute, d->relative);
-    if (d->rows) printf("largest at    "), print_place(d);
+    if (d->largest != 0) printf("largest at    "), print_place(d);
     printf("rows wrong    %lld of %lld (%lld elements)\n", (long long)d->rows_wrong, (long long)d->rows, (long long)d->wrong);
     if (d->nan_only_got || d->nan_only_want || d->infinity_differs)
         printf("not finite    NaN only here %lld, NaN only there %lld, infinity differs %lld\n", (long long)d->nan_only_got,
@@ -318,6 +318,19 @@ static int read_against(cli_call *c, cli_view *want)
     return CLI_FIT;
 }
 
+/* What was asked for, or the loosest of what the inputs, the result and the other side can promise. */
+static void choose_tolerance(const cli_call *c, const cli_view *want, cli_difference *d)
+{
+    const int32_t dtype[] = {c->desc.q.dtype, c->out.dtype, want->array.dtype};
+    for (int n = 0; n < 3; n++) {
+        double absolute, relative;
+        if (dtype[n] > IO_BF16) continue; /* whole numbers are exact */
+        compare_tolerance(dtype[n], &absolute, &relative);
+        d->absolute = fmax(d->absolute, absolute), d->relative = fmax(d->relative, relative);
+    }
+    if (c->options->tolerance.given) d->absolute = c->options->tolerance.first, d->relative = c->options->tolerance.second;
+}
+
 int compare_main(const cli_options *o)
 {
     if (!o->against) return out_fail(CLI_USAGE, "--against OUT is missing: the result to compare with");
@@ -331,12 +344,7 @@ int compare_main(const cli_options *o)
     if (!code) {
         cli_view got = {"", c.out, {0}, {0}};
         call_view(&c, &got, c.desc.heads);
-        /* The less precise of the two sides sets the bound. */
-        double a[2], r[2];
-        compare_tolerance(c.desc.q.dtype, &a[0], &r[0]);
-        compare_tolerance(want.array.dtype <= IO_BF16 ? want.array.dtype : c.desc.q.dtype, &a[1], &r[1]);
-        d.absolute = o->tolerance.given ? o->tolerance.first : fmax(a[0], a[1]);
-        d.relative = o->tolerance.given ? o->tolerance.second : fmax(r[0], r[1]);
+        choose_tolerance(&c, &want, &d);
         compare_arrays(&got, &want, &d, keep_row, &w);
         const char *hint = pattern(&d, &w), *variant = d.wrong ? explain(&c, &want, &d) : NULL;
         if (o->json)

@@ -71,8 +71,8 @@ static int print_result(const cli_call *c, const attn_layer_checkpoint *l, doubl
 {
     const cli_options *o = c->options;
     char               shape[160];
-    out_note("%s %s%s%s; %.3g s, %s, %d thread%s", io_dtype_name(c->out.dtype), out_shape(shape, c->out.shape, c->out.rank),
-             o->output ? " in " : "", o->output ? o->output : "", seconds, call_isa(c), c->threads, c->threads == 1 ? "" : "s");
+    out_note("%s %s%s%s; %.3f ms, %s, %d thread%s", io_dtype_name(c->out.dtype), out_shape(shape, c->out.shape, c->out.rank),
+             o->output ? " in " : "", o->output ? o->output : "", 1e3 * seconds, call_isa(c), c->threads, c->threads == 1 ? "" : "s");
     if (!o->json) {
         if (!o->output) run_print(&c->out);
         return CLI_OK;

@@ -192,8 +192,10 @@ static int put_heads(cli_call *c, const char *option, const char *text, int64_t 
     int           fits = a->rank <= 2;
     for (int n = 0; n < a->rank && fits; n++) fits = a->shape[n] == 1 || a->shape[n] == full[n + 2 - a->rank];
     if (!fits || a->dtype > IO_BF16) {
-        out_fail(CLI_FIT, "%s %s holds %s %s; one float per head is needed, %s(%lld)", option, text, io_dtype_name(a->dtype),
-                 out_shape(shape, a->shape, a->rank), batch > 1 ? "(batch, heads) or " : "", (long long)d->heads);
+        out_fail(CLI_FIT, "%s %s is %s %s; one float per head is needed, shape (%lld)%s", option, text, io_dtype_name(a->dtype),
+                 out_shape(shape, a->shape, a->rank), (long long)d->heads, batch > 1 ? " or (batch, heads)" : "");
+        call_describe(c);
+        out_fix("give %lld numbers with commas between them, or one for all heads", (long long)d->heads);
         return CLI_FIT;
     }
     if (!convert_array(a, real, &lost)) return out_fail(CLI_OUTPUT, "no memory for %s", option);

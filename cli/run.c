@@ -85,9 +85,9 @@ static void summary(const cli_call *c, double seconds)
     char    shape[160];
     int64_t empty, nan;
     count_rows(&c->lse, &empty, &nan);
-    out_note("%s %s%s%s; %lld of %lld rows see no key, %lld are NaN; %.3g s, %s, %d thread%s", io_dtype_name(c->out.dtype),
+    out_note("%s %s%s%s; %lld of %lld rows see no key, %lld are NaN; %.3f ms, %s, %d thread%s", io_dtype_name(c->out.dtype),
              out_shape(shape, c->out.shape, c->out.rank), c->options->output ? " in " : "", c->options->output ? c->options->output : "",
-             (long long)empty, (long long)convert_count(&c->lse), (long long)nan, seconds, call_isa(c), c->threads,
+             (long long)empty, (long long)convert_count(&c->lse), (long long)nan, 1e3 * seconds, call_isa(c), c->threads,
              c->threads == 1 ? "" : "s");
 }
 
