@@ -178,7 +178,7 @@ static int32_t take_header(io_store *s, io_error *error)
         return io_fail(error, IO_E_READ, "%s: cut short: a header of %llu bytes in a file of %zu", s->shown, (unsigned long long)bytes,
                        s->size);
     s->header = json_loadb((const char *)s->bytes + 8, bytes, JSON_REJECT_DUPLICATES, &why);
-    if (!s->header && json_error_code(&why) == json_error_out_of_memory)
+    if (!s->header && (!why.text[0] || json_error_code(&why) == json_error_out_of_memory)) /* no text: an allocation inside failed */
         return io_fail(error, IO_E_MEMORY, "%s: no memory for the header", s->shown);
     if (!s->header) return io_fail(error, IO_E_READ, "%s: the header is not good JSON: %s", s->shown, why.text);
     if (!json_is_object(s->header)) return io_fail(error, IO_E_READ, "%s: the header is not a JSON object", s->shown);

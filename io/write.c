@@ -41,8 +41,8 @@ int32_t io_output_open(io_output *output, const char *path, io_error *error)
     memset(output, 0, sizeof *output);
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) return io_fail(error, IO_E_WRITE, "%s: cannot be written: not a regular file", path);
     output->target = realpath(path, NULL);
-    if (!output->target) output->target = strdup(path);
-    if (!output->target) return fail_output(output, path, ENOMEM, error);
+    if (!output->target && errno == ENOENT) output->target = strdup(path);
+    if (!output->target) return fail_output(output, path, errno, error);
     int fd = open_temporary(output);
     if (fd < 0) {
         int why = errno;

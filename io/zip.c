@@ -7,13 +7,20 @@
 #include <unistd.h>
 #include <zip.h>
 
+/* "path: what: why" with why in libzip's words. */
+static int32_t fail_zip(io_error *error, const char *shown, const char *what, zip_error_t *why)
+{
+    int32_t status = zip_error_code_zip(why) == ZIP_ER_MEMORY ? IO_E_MEMORY : IO_E_READ;
+    return io_fail(error, status, "%s: %s: %s", shown, what, zip_error_strerror(why));
+}
+
 static int32_t read_member(io_source *source, void *to, size_t bytes, io_error *error)
 {
     enum { CHUNK = 1 << 30 };
     for (size_t done = 0; done < bytes;) {
         size_t      left = bytes - done;
         zip_int64_t n = zip_fread(source->member, (char *)to + done, left < CHUNK ? left : CHUNK);
-        if (n < 0) return io_fail(error, IO_E_READ, "%s: damaged: %s", source->shown, zip_file_strerror(source->member));
+        if (n < 0) return fail_zip(error, source->shown, "damaged", zip_file_get_error(source->member));
         if (n == 0) return io_fail(error, IO_E_READ, "%s: cut short: it ends after %lld bytes", source->shown, (long long)source->at);
         done += (size_t)n;
         source->at += n;
@@ -43,18 +50,18 @@ static int32_t read_index(zip_t *zip, zip_uint64_t index, const char *path, io_a
     zip_stat_t st;
     char       shown[256];
     snprintf(shown, sizeof shown, "%s:%s", path, zip_get_name(zip, index, 0));
-    if (zip_stat_index(zip, index, 0, &st) != 0) return io_fail(error, IO_E_READ, "%s: %s", shown, zip_strerror(zip));
+    if (zip_stat_index(zip, index, 0, &st) != 0) return fail_zip(error, shown, "cannot be opened", zip_get_error(zip));
     int32_t status = check_member(&st, shown, error);
     if (status != IO_OK) return status;
     zip_file_t *file = zip_fopen_index(zip, index, 0);
-    if (!file) return io_fail(error, IO_E_READ, "%s: %s", shown, zip_strerror(zip));
+    if (!file) return fail_zip(error, shown, "cannot be opened", zip_get_error(zip));
     io_source source = {.read = read_member, .shown = shown, .size = (int64_t)st.size, .member = file};
     status = io_npy_read(&source, array, error);
     if (status == IO_OK) {
         /* the sum of the whole member is compared when its end is read */
         char        more;
         zip_int64_t n = zip_fread(file, &more, 1);
-        if (n < 0) status = io_fail(error, IO_E_READ, "%s: damaged: %s", shown, zip_file_strerror(file));
+        if (n < 0) status = fail_zip(error, shown, "damaged", zip_file_get_error(file));
         if (n > 0) status = io_fail(error, IO_E_READ, "%s: holds more than the zip directory says", shown);
         if (status != IO_OK) io_free(array);
     }
@@ -101,10 +108,10 @@ int32_t io_npz_read(const char *path, const char *name, io_array *array, io_erro
     if (!zip) {
         zip_error_t why;
         zip_error_init_with_code(&why, code);
-        io_fail(error, IO_E_READ, "%s: not a good .npz file: %s", path, zip_error_strerror(&why));
+        int32_t status = fail_zip(error, path, "not a good .npz file", &why);
         zip_error_fini(&why);
         close(fd);
-        return IO_E_READ;
+        return status;
     }
     int32_t status = read_zip(zip, path, name, array, error);
     zip_discard(zip);
@@ -114,7 +121,7 @@ int32_t io_npz_read(const char *path, const char *name, io_array *array, io_erro
 int32_t io_npz_read_memory(const void *bytes, size_t size, const char *name, io_array *array, io_error *error)
 {
     zip_error_t   why;
-    int32_t       status = IO_E_READ;
+    int32_t       status;
     zip_source_t *source;
     io_clear(error);
     memset(array, 0, sizeof *array);
@@ -125,7 +132,7 @@ int32_t io_npz_read_memory(const void *bytes, size_t size, const char *name, io_
         status = read_zip(zip, "memory", name, array, error);
         zip_discard(zip);
     } else {
-        io_fail(error, IO_E_READ, "memory: not a good .npz file: %s", zip_error_strerror(&why));
+        status = fail_zip(error, "memory", "not a good .npz file", &why);
         zip_source_free(source);
     }
     zip_error_fini(&why);
