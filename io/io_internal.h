@@ -42,14 +42,14 @@ int io_open_regular(const char *path, int64_t *size, io_error *error);
 int32_t   io_source_open(io_source *source, const char *path, io_error *error); /* close its fd after use */
 io_source io_source_memory(const void *bytes, size_t size, const char *shown);
 
-/* A list of names for a sentence, cut short with the number of all when it gets long. Start from zero. */
+/* A list of names for a sentence; when it gets long it is cut and says how many there are. Start from zero. */
 typedef struct io_names {
     char    text[300];
     int64_t count, shown;
 } io_names;
 
 void        io_names_add(io_names *names, const char *name);
-const char *io_names_text(io_names *names); /* "a, b, ... (12 in all)" */
+const char *io_names_text(io_names *names); /* "a, b, ... (12)", or "none" */
 
 /* ---- formats ---------------------------------------------------------------------------------------------------------------------- */
 

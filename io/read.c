@@ -44,8 +44,7 @@ static int32_t read_store(const char *path, const char *name, io_array *array, i
     if (!name && io_store_count(store) != 1) {
         io_names names = {0};
         for (int64_t i = 0; i < io_store_count(store); i++) io_names_add(&names, io_store_name(store, i));
-        status = io_fail(error, IO_E_READ, "%s: say which array, as %s:NAME; the file holds %s", path, path,
-                         names.count ? io_names_text(&names) : "none");
+        status = io_fail(error, IO_E_READ, "%s: say which array, as %s:NAME; the file holds %s", path, path, io_names_text(&names));
     }
     if (status == IO_OK) status = io_store_get(store, name ? name : io_store_name(store, 0), &view, error);
     if (status == IO_OK) {

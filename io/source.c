@@ -31,7 +31,7 @@ const char *io_names_text(io_names *names)
     if (names->shown < names->count)
         snprintf(names->text + used, sizeof names->text - used, "%s... (%lld)", used ? ", " : "", (long long)names->count);
     names->shown = names->count;
-    return names->text;
+    return names->count ? names->text : "none";
 }
 
 /* ---- sources ---------------------------------------------------------------------------------------------------------------------- */

@@ -93,7 +93,7 @@ static int32_t read_zip(zip_t *zip, const char *path, const char *name, io_array
     int64_t      found = name ? count_members(zip, name, "", NULL, &index) : all;
     if (name && found == 0) found = count_members(zip, name, ".npy", NULL, &index);
     if (found == 1) return read_index(zip, name ? index : other, path, array, error);
-    const char *held = names.count ? io_names_text(&names) : "none";
+    const char *held = io_names_text(&names);
     if (!name) return io_fail(error, IO_E_READ, "%s: say which array, as %s:NAME; the file holds %s", path, path, held);
     if (found == 0) return io_fail(error, IO_E_READ, "%s: no array '%s'; the file holds %s", path, name, held);
     return io_fail(error, IO_E_READ, "%s: %lld members are named '%s'", path, (long long)found, name);

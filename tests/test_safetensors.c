@@ -63,7 +63,7 @@ static void hands_out_arrays_in_place(void **state)
     assert_true(a.rank == 0 && a.dtype == IO_I16 && io_get(&a, 0) == 7);
     assert_int_equal(io_store_find(s, "third", &a), 0);
     assert_int_equal(io_store_find(s, "__metadata__", &a), 0);
-    expect_refusal(io_store_get(s, "third", &a, &error), &a, &error, IO_E_READ, "memory: no array 'third'");
+    expect_refusal(io_store_get(s, "third", &a, &error), &a, &error, IO_E_READ, "memory: no array 'third'; the file holds second, first");
     io_store_close(s);
     io_store_close(NULL);
     free(b.at);
@@ -165,7 +165,7 @@ static void opens_files_and_reads_members(void **state)
              in_folder("two.safetensors"));
     expect_refusal(io_read(in_folder("two.safetensors"), &a, &error), &a, &error, IO_E_READ, want);
     snprintf(spec, sizeof spec, "%s:w", in_folder("two.safetensors"));
-    snprintf(want, sizeof want, "%s: no array 'w'", in_folder("two.safetensors"));
+    snprintf(want, sizeof want, "%s: no array 'w'; the file holds x, y:z", in_folder("two.safetensors"));
     expect_refusal(io_read(spec, &a, &error), &a, &error, IO_E_READ, want);
     assert_null(io_store_open("nowhere.safetensors", &error));
     assert_string_equal(error.message, "nowhere.safetensors: No such file or directory");
@@ -180,7 +180,7 @@ static void opens_files_and_reads_members(void **state)
 
 static void refuses_types_on_use_only(void **state)
 {
-    static const char *const others[] = {"F8_E4M3", "F8_E5M2", "F8_E8M0"};
+    static const char *const others[] = {"F8_E4M3", "F8_E5M2", "C64", "F7"};
     io_error                 error;
     io_array                 a;
     char                     header[256], sentence[128];
@@ -206,7 +206,6 @@ static void refuses_types_on_use_only(void **state)
                    "memory: array 'deep' (U8) has more than 8 axes, which is not handled");
     io_store_close(s);
     free(b.at);
-    refuse("{" ARRAY("a", "F7", "[1]", "[0,1]") "}", 1, IO_E_TYPE, "memory: array 'a' has the unknown dtype 'F7'");
 }
 
 static void refuses_bad_arrays(void **state)
@@ -235,10 +234,9 @@ static void refuses_bad_arrays(void **state)
         {"{" ARRAY("a", "U8", "[3]", "[0,9223372036854775807]") "}", 2, "has data_offsets outside the file"},
         {"{" ARRAY("a", "F32", "[3]", "[0,3]") "}", 3, "has data_offsets that do not fit its shape and dtype"},
         {"{" ARRAY("a", "U8", "[2]", "[0,3]") "}", 3, "has data_offsets that do not fit its shape and dtype"},
-        {"{" ARRAY("a", "F4", "[3]", "[0,1]") "}", 1, "has data_offsets that do not fit its shape and dtype"},
-        {"{" ARRAY("a", "U8", "[4294967296,4294967296]", "[0,0]") "}", 0, "has a shape beyond 2^63 - 1 elements"},
-        {"{" ARRAY("a", "U8", "[0,4611686018427387904,4]", "[0,0]") "}", 0, "has a shape beyond 2^63 - 1 bits"},
-        {"{" ARRAY("a", "F32", "[4611686018427387904]", "[0,0]") "}", 0, "has a shape beyond 2^63 - 1 bits"},
+        {"{" ARRAY("a", "U8", "[4294967296,4294967296]", "[0,0]") "}", 0, "has a shape of more than 2^63 - 1 bytes"},
+        {"{" ARRAY("a", "U8", "[0,4611686018427387904,4]", "[0,0]") "}", 0, "has a shape of more than 2^63 - 1 bytes"},
+        {"{" ARRAY("a", "F32", "[4611686018427387904]", "[0,0]") "}", 0, "has a shape of more than 2^63 - 1 bytes"},
         {"{" ARRAY("b", "U8", "[3]", "[0,3]") "," ARRAY("a", "U8", "[3]", "[2,5]") "}", 5, "overlaps another one"},
         {"{" ARRAY("b", "U8", "[3]", "[0,3]") "," ARRAY("a", "U8", "[3]", "[0,3]") "}", 3, NULL},
         {"{" ARRAY("b", "U8", "[3]", "[0,3]") "," ARRAY("a", "U8", "[1]", "[4,5]") "}", 5,
