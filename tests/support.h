@@ -5,6 +5,7 @@
  *
  *     ATTN_SEED=n         the seed of every random test (printed by each program); a new one per run without it
  *     ATTN_CASE=n         only that case of a random test
+ *     ATTN_TEST=name      only the tests of that name (* and ? allowed)
  *     ATTN_TEST_SCALE=x   multiplies the number of random cases (0.1 under slow tools)
  *     ATTN_EXPECT_ISA=a,b names that must be usable here: a skip of those is a failure
  */

@@ -149,5 +149,6 @@ int main(void)
         cmocka_unit_test(keys_beyond_32_bits),
         cmocka_unit_test(batches_beyond_31_bits),
     };
+    cmocka_set_test_filter(getenv("ATTN_TEST"));
     return cmocka_run_group_tests_name("large views", tests, NULL, NULL);
 }

@@ -640,5 +640,6 @@ int main(void)
         cmocka_unit_test(fused_and_shared_memory),
         cmocka_unit_test(random_problems),
     };
+    cmocka_set_test_filter(getenv("ATTN_TEST"));
     return cmocka_run_group_tests_name("operator", tests, NULL, NULL);
 }

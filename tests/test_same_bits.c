@@ -561,5 +561,6 @@ int main(void)
         cmocka_unit_test(any_floating_point_mode),
         cmocka_unit_test(merge_in_any_floating_point_mode),
     };
+    cmocka_set_test_filter(getenv("ATTN_TEST"));
     return cmocka_run_group_tests_name("same bits", tests, NULL, NULL);
 }

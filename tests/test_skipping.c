@@ -200,5 +200,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(causal), cmocka_unit_test(windows), cmocka_unit_test(lengths), cmocka_unit_test(masks), cmocka_unit_test(together),
     };
+    cmocka_set_test_filter(getenv("ATTN_TEST"));
     return cmocka_run_group_tests_name("skipping", tests, set_up, tear_down);
 }
