@@ -7,18 +7,26 @@
 
 #include "internal.h"
 
-/* Check and plan. Computed in the default floating-point environment, so that defaults have the same bits whatever the caller's is. */
+/* Every function that computes does so in the default floating-point environment: round to nearest, subnormals kept, no traps. */
+static void enter(fenv_t *caller)
+{
+    fegetenv(caller);
+    fesetenv(FE_DFL_ENV);
+}
+
+static int32_t leave(const fenv_t *caller, int32_t status)
+{
+    fesetenv(caller);
+    return status;
+}
+
 static int32_t make(const attn_desc *desc, int data, struct attn_plan *plan, attn_error *error)
 {
     attn_desc d;
-    fenv_t    env;
-    int32_t   status = attn_check_desc(desc, &d, data, error);
-    if (status) return status;
-    fegetenv(&env);
-    fesetenv(FE_DFL_ENV);
-    status = attn_plan_make(plan, &d, error);
-    fesetenv(&env);
-    return status;
+    fenv_t    caller;
+    enter(&caller);
+    int32_t status = attn_check_desc(desc, &d, data, error);
+    return leave(&caller, status ? status : attn_plan_make(plan, &d, error));
 }
 
 ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error)
@@ -38,8 +46,8 @@ ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error)
 
 ATTN_API int32_t attn_check(const attn_desc *desc, attn_error *error)
 {
-    attn_desc d;
-    return attn_check_desc(desc, &d, 1, error);
+    struct attn_plan plan;
+    return make(desc, 1, &plan, error);
 }
 
 ATTN_API int32_t attn_work_bytes(const attn_desc *desc, size_t *bytes, attn_error *error)
@@ -55,28 +63,27 @@ ATTN_API int32_t attn_work_bytes(const attn_desc *desc, size_t *bytes, attn_erro
 ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error)
 {
     attn_merge_desc d;
-    fenv_t          env;
-    int32_t         status = attn_check_merge(desc, &d, error);
-    if (status) return status;
-    fegetenv(&env);
-    fesetenv(FE_DFL_ENV);
-    attn_merge_run(&d);
-    fesetenv(&env);
-    return ATTN_OK;
+    fenv_t          caller;
+    enter(&caller);
+    int32_t status = attn_check_merge(desc, &d, error);
+    if (!status) attn_merge_run(&d);
+    return leave(&caller, status);
 }
 
 ATTN_API int32_t attn_alibi_slopes(int64_t heads, float *slopes, attn_error *error)
 {
+    fenv_t  caller;
+    int64_t power = 1;
     attn_fail(error, ATTN_OK, "%s", "");
     if (heads < 0) return attn_fail(error, ATTN_E_ARGUMENT, "heads is %" PRId64 ", and must not be negative", heads);
     if (heads && !slopes) return attn_fail(error, ATTN_E_ARGUMENT, "slopes is NULL");
-    int64_t power = 1;
+    enter(&caller);
     while (power <= heads / 2) power *= 2;
     for (int64_t h = 0; h < heads; h++) {
         double step = h < power ? (double)(h + 1) / (double)power : (double)(2 * (h - power) + 1) / (double)(2 * power);
         slopes[h] = (float)exp2(-8 * step);
     }
-    return ATTN_OK;
+    return leave(&caller, ATTN_OK);
 }
 
 ATTN_API uint32_t attn_version(void)

@@ -31,7 +31,7 @@ int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...)
 /* ---- reading a struct of any version ---------------------------------------------------------------------------------------------- */
 
 /* First versions of the two growing structs; a shorter one has never existed. */
-enum { DESC_SIZE_1 = sizeof(attn_desc), MERGE_SIZE_1 = sizeof(attn_merge_desc) };
+enum { DESC_SIZE_1 = sizeof(attn_desc), MERGE_SIZE_1 = sizeof(attn_merge_desc), LARGEST_STRUCT = 65536 };
 
 static int32_t read_struct(const void *from, void *to, size_t first, size_t ours, const char *what, attn_error *e)
 {
@@ -39,6 +39,7 @@ static int32_t read_struct(const void *from, void *to, size_t first, size_t ours
     ARG(from, "%s is NULL", what);
     memcpy(&size, from, sizeof size);
     ARG(size >= first, "%s.size is %zu, less than the first version's %zu; start from %s_new()", what, size, first, what);
+    ARG(size <= LARGEST_STRUCT, "%s.size is %zu, which no version has; start from %s_new()", what, size, what);
     memset(to, 0, ours);
     memcpy(to, from, size < ours ? size : ours);
     for (size_t i = ours; i < size; i++)
@@ -101,8 +102,12 @@ static int32_t check_view(const struct view *v, int data, attn_error *e)
         ARG(!v->dtype || !elements || !data, "%s.data is NULL though %s.dtype is set; an absent operand has both 0", v->name, v->name);
         return ATTN_OK;
     }
-    ARG(v->dtype > 0 && v->dtype < 32 && (v->dtypes >> v->dtype & 1), "%s.dtype is %s (%d), which does not go with q.dtype; see attn.h",
-        v->name, attn_dtype_name(v->dtype), v->dtype);
+    char types[64] = "";
+    for (int32_t t = ATTN_F32, n = 0; t <= ATTN_BOOL; t++)
+        if (v->dtypes >> t & 1)
+            snprintf(types + strlen(types), sizeof types - strlen(types), "%s%s", n++ ? " or " : "", attn_dtype_name(t));
+    ARG(v->dtype >= ATTN_F32 && v->dtype <= ATTN_BOOL && (v->dtypes >> v->dtype & 1), "%s.dtype is %s (%d), and must be %s%s", v->name,
+        attn_dtype_name(v->dtype), v->dtype, types, strcmp(v->name, "q") == 0 ? "" : ", to go with q");
     size_t width = attn_dtype_bytes(v->dtype);
     for (int a = 0; a < 4; a++) {
         ARG(v->size[a] >= 0 || v->stride[a] == 0, "%s.%s is %" PRId64 ", but %s has no such axis: it must be 0", v->name, axis_name[a],
@@ -200,7 +205,8 @@ static int32_t check_options(const attn_desc *d, attn_error *e)
     ARG(d->window || (!d->window_left && !d->window_right),
         "window is 0 though window_left is %" PRId64 " and window_right is %" PRId64 "; set window to 1 to mean them", d->window_left,
         d->window_right);
-    for (int64_t b = 0; b < d->batch; b++) TRY(check_batch(d, b, e));
+    int same = !d->query_offset && !d->query_count && !d->key_count && !d->key_start; /* then every entry is like the first */
+    for (int64_t b = 0; b < (same && d->batch > 1 ? 1 : d->batch); b++) TRY(check_batch(d, b, e));
     return ATTN_OK;
 }
 

@@ -1,6 +1,7 @@
 /* exec.c: the tiling loop: a task is one block of queries, walking the keys that any of them sees.
  * SPDX-License-Identifier: MIT */
 #include <fenv.h>
+#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -94,6 +95,7 @@ static void load_queries(const struct task *t)
     const attn_desc        *d = &plan->d;
     const int64_t           rows = plan->kernel->rows;
     void                   *line = t->slot + plan->at.line, *q = t->slot + plan->at.q;
+    const double            limit = plan->kernel->real_bytes == 4 ? FLT_MAX : DBL_MAX;
     memset(q, 0, (size_t)(d->dim * rows * plan->kernel->real_bytes));
     for (int64_t r = 0; r < t->block.m; r++) {
         const char *from = element(d->q.data, d->q.stride, d->q.dtype, t->batch, t->rows[r].head, t->rows[r].query);
@@ -101,9 +103,11 @@ static void load_queries(const struct task *t)
         for (int64_t at = 0; at < d->dim; at += ATTN_TILE) {
             int64_t some = d->dim - at < ATTN_TILE ? d->dim - at : ATTN_TILE;
             load(plan, plan->in, line, from + at * d->q.stride[3] * width, d->q.stride[3], some);
-            for (int64_t c = 0; c < some; c++)
-                put(plan, q, (at + c) * rows + r,
-                    (plan->kernel->real_bytes == 4 ? (double)((float *)line)[c] : ((double *)line)[c]) * plan->factor);
+            for (int64_t c = 0; c < some; c++) {
+                double x = plan->kernel->real_bytes == 4 ? (double)((float *)line)[c] : ((double *)line)[c], scaled = x * plan->factor;
+                if (isfinite(x)) scaled = fmax(-limit, fmin(limit, scaled)); /* a huge scale times a key of 0 is 0, not NaN */
+                put(plan, q, (at + c) * rows + r, scaled);
+            }
         }
     }
 }
@@ -166,10 +170,12 @@ static int32_t prepare_tile(struct task *t, struct attn_tile *tile, int64_t firs
 {
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
-    void                   *edit = t->slot + plan->at.edit;
-    int32_t sees = masked ? attn_mask_tile(plan, t->batch, t->rows, t->block.m, first, n, edit, t->slot + plan->at.line) : ATTN_SEES_ALL;
+    int64_t                 hidden = 0;
+    int32_t                 sees = masked ? attn_mask_tile(plan, t->slot, t->batch, t->rows, t->block.m, first, n, &hidden) : ATTN_SEES_ALL;
     if (sees == ATTN_SEES_NONE) return sees;
-    *tile = (struct attn_tile){.keys = n, .hidden = sees == ATTN_SEES_SOME, .edit = sees == ATTN_SEES_ALL ? 0 : edit};
+    *tile = (struct attn_tile){.keys = n, .hidden = hidden != 0};
+    if (sees & ATTN_SEES_RANGE) tile->low = t->slot + plan->at.low, tile->high = t->slot + plan->at.high;
+    if (sees & ATTN_SEES_EDIT) tile->edit = t->slot + plan->at.edit;
     tile->k = rows_of(t, &d->k, d->dim, attn_key_start(d, t->batch) + first, n, plan->at.k, &tile->k_step);
     if (d->alibi.data)
         for (int64_t r = 0; r < t->block.m; r++) put(plan, t->slot + plan->at.near, r, (double)(t->rows[r].position - first));
@@ -216,6 +222,7 @@ static void write_weights(struct task *t)
     const attn_desc        *d = &plan->d;
     const int64_t           start = attn_key_start(d, t->batch), width = (int64_t)attn_dtype_bytes(d->weights.dtype);
     const int32_t           stage = d->weights_stage;
+    const double           *lse = (const double *)(t->slot + plan->at.lse);
     const int               masked = stage == ATTN_STAGE_WEIGHT || stage == ATTN_STAGE_BIASED;
     for (int64_t j = 0; j < d->keys; j += ATTN_TILE) {
         struct attn_tile tile;
@@ -228,6 +235,10 @@ static void write_weights(struct task *t)
         }
         for (int64_t r = 0; r < t->block.m; r++) {
             const struct attn_row *row = &t->rows[r];
+            if (stage == ATTN_STAGE_WEIGHT &&
+                isnan(lse[r])) /* a seen score of -inf looks hidden to the kernel, but its weight is NaN too */
+                for (int64_t i = 0; i < n; i++)
+                    if (attn_mask_sees(d, t->batch, row, j - start + i)) put(plan, t->block.s, i * plan->kernel->rows + r, (double)NAN);
             char *to = (char *)element(d->weights.data, d->weights.stride, d->weights.dtype, t->batch, row->head, row->query);
             store(t, plan->weights, t->block.s, r, n, to + j * d->weights.stride[3] * width, d->weights.stride[3], (size_t)width);
         }
@@ -258,8 +269,8 @@ static void run_task(const struct attn_plan *plan, char *slot, int64_t index)
     t.plan = plan;
     t.slot = slot;
     begin_task(&t, index);
-    do walk(&t);
-    while (plan->kernel->finish(&t.block, slot + plan->at.sink, slot + plan->at.shift, (double *)(slot + plan->at.lse)));
+    while (walk(&t), plan->kernel->finish(&t.block, slot + plan->at.sink, slot + plan->at.shift, (double *)(slot + plan->at.lse)))
+        t.block.shifted = 1;
     write_results(&t);
     if (plan->d.weights.data) write_weights(&t);
 }

@@ -9,14 +9,14 @@
 
 /* Where a thread's scratch lies: offsets in bytes from the start of its slot. One map, made in plan.c and nowhere else:
  *
- *   q | s | edit | o, top, sum | o, top, sum of a later chunk | slope near shift sink | lse | line | k | v
+ *   q | s | edit | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | line | k | v
  *
  * each part starts on 64 bytes and is followed by at least 64 bytes that nobody may touch (poisoned under ASAN). */
 struct attn_scratch {
-    size_t q, s, edit, o[2], top[2], sum[2], slope, near, shift, sink, lse, line, k, v, bytes;
+    size_t q, s, edit, o[2], top[2], sum[2], slope, near, low, high, shift, sink, lse, line, k, v, bytes;
 };
 
-enum { ATTN_SCRATCH_PARTS = 17, ATTN_RED_ZONE = 64 };
+enum { ATTN_SCRATCH_PARTS = 19, ATTN_RED_ZONE = 64 };
 
 /* What one run does; read only once made. */
 struct attn_plan {
@@ -38,7 +38,12 @@ struct attn_row {
 };
 
 /* What mask.c says of a tile. */
-enum { ATTN_SEES_NONE, ATTN_SEES_ALL, ATTN_SEES_EDIT, ATTN_SEES_SOME }; /* EDIT: all, but with a bias; SOME: edit hides some */
+enum {
+    ATTN_SEES_NONE,
+    ATTN_SEES_ALL,
+    ATTN_SEES_RANGE = 2,
+    ATTN_SEES_EDIT = 4
+}; /* RANGE: low and high hide some; EDIT: an edit tile; both may be set */
 
 /* check.c: copies the caller's descriptor (any version) to *to and checks it. data: pointers to data are looked at too. */
 int32_t attn_check_desc(const attn_desc *from, attn_desc *to, int data, attn_error *error);
@@ -54,8 +59,9 @@ void attn_exec(const struct attn_plan *plan, void *work);
 
 /* mask.c */
 void    attn_mask_row(const struct attn_desc *d, int64_t batch, struct attn_row *row);
-int32_t attn_mask_tile(const struct attn_plan *plan, int64_t batch, const struct attn_row *rows, int64_t m, int64_t first, int64_t keys,
-                       void *edit, void *line);
+int     attn_mask_sees(const attn_desc *d, int64_t batch, const struct attn_row *row, int64_t key); /* key counted from key_start */
+int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, const struct attn_row *rows, int64_t m, int64_t first,
+                       int64_t keys, int64_t *hidden);
 
 /* Per-batch numbers with their defaults. */
 int64_t attn_key_start(const attn_desc *d, int64_t batch);

@@ -51,15 +51,16 @@ struct attn_block {
     const void      *slope, *near; /* [rows]; slope NULL: no ALiBi; near: query position - first key of the tile */
     const void      *shift;        /* [rows]; weights are scaled by 2^-shift, see attn_kernel.finish */
     double           cap;          /* 0 = off; in the domain */
+    int64_t          shifted;      /* 1 if any shift is not 0 */
 };
 
 /* A tile of keys. k and v have an innermost stride of 1. */
 struct attn_tile {
     const void *k, *v;
     int64_t     k_step, v_step, keys;
-    const void *edit;   /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
-    int32_t     hidden; /* edit hides something */
-    int32_t     reserved;
+    const void *low, *high; /* [rows] whole reals: key j is hidden from the queries with j < low or j >= high; NULL: from none */
+    const void *edit;       /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
+    int64_t     hidden;     /* edit hides something */
 };
 
 struct attn_kernel {
@@ -69,9 +70,9 @@ struct attn_kernel {
     /* part.o = part.sum = 0, part.top = -inf */
     void (*begin)(const struct attn_block *b, const struct attn_part *part);
 
-    /* One column of the edit tile: edit[j][row] = seen[j] ? add[j] * log2(e) / 2 : -inf. seen NULL: all; add NULL: 0.
-     * Returns how many are not -inf. */
-    int64_t (*edit)(void *edit, int64_t row, int64_t keys, const unsigned char *seen, const void *add);
+    /* The edit tile of m queries, from rows of ATTN_TILE entries: edit[j][r] = seen[r][j] ? add[r][j] * log2(e) / 2 : -inf. seen NULL: all;
+     * add NULL: 0. Returns how many of the m * keys entries are -inf. */
+    int64_t (*edit)(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add);
 
     /* b->s = scores of the tile, as far as ATTN_UPTO_ says */
     void (*scores)(const struct attn_block *b, const struct attn_tile *t, int32_t upto);

@@ -1,5 +1,6 @@
 /* mask.c: which keys a block of queries sees: none, all, some; fills "some".
  * SPDX-License-Identifier: MIT */
+#include <math.h>
 #include <string.h>
 
 #include "internal.h"
@@ -38,65 +39,88 @@ void attn_mask_row(const attn_desc *d, int64_t batch, struct attn_row *row)
     row->high = high;
 }
 
-/* A tile's worth of one row of the boolean mask and the lengths, as bytes; 1 if every key of the tile is seen. */
-static int seen_keys(const attn_desc *d, int64_t batch, const struct attn_row *row, int64_t first, int64_t keys, unsigned char *seen)
+/* One pair, slowly: for what a row's NaN must reach. */
+int attn_mask_sees(const attn_desc *d, int64_t batch, const struct attn_row *row, int64_t key)
 {
-    int64_t from = row->low > first ? row->low - first : 0, to = row->high < first + keys ? row->high - first : keys, n = 0;
-    if (to <= from) from = to = 0;
-    memset(seen, 0, (size_t)keys);
-    if (!d->allow.data) {
-        memset(seen + from, 1, (size_t)(to - from));
-        return to - from == keys;
-    }
-    const unsigned char *allow = d->allow.data;
-    const int64_t       *step = d->allow.stride;
-    allow += batch * step[0] + row->head * step[1] + row->query * step[2] + (attn_key_start(d, batch) + first) * step[3];
-    for (int64_t j = from; j < to; j++) {
-        seen[j] = allow[j * step[3]] != 0;
-        n += seen[j];
-    }
-    return n == keys;
+    const int64_t j = attn_key_start(d, batch) + key, *a = d->allow.stride, *b = d->bias.stride;
+    if (key < row->low || key >= row->high) return 0;
+    if (d->allow.data && !((const unsigned char *)d->allow.data)[batch * a[0] + row->head * a[1] + row->query * a[2] + j * a[3]]) return 0;
+    if (!d->bias.data) return 1;
+    const char *at = (const char *)d->bias.data +
+                     (batch * b[0] + row->head * b[1] + row->query * b[2] + j * b[3]) * (int64_t)attn_dtype_bytes(d->bias.dtype);
+    const struct attn_convert *convert = attn_plan_convert(d->bias.dtype);
+    double                     x;
+    float                      f;
+    if (!convert->load_f32)
+        convert->load_f64(&x, at, 1, 1);
+    else
+        convert->load_f32(&f, at, 1, 1), x = (double)f;
+    return x != -INFINITY;
 }
 
-/* The keys first .. first + keys - 1, counted from key_start, against the block's m rows. Fills edit where it says EDIT or SOME; line is
- * scratch for ATTN_TILE reals. A tile may reach before key 0 or past the last key only where weights are written; such keys are hidden. */
-int32_t attn_mask_tile(const struct attn_plan *plan, int64_t batch, const struct attn_row *rows, int64_t m, int64_t first, int64_t keys,
-                       void *edit, void *line)
+/* Entries first .. first + keys - 1, counted from key_start, of a row of the mask or bias: where they lie, or copied (and padded) to line when they do
+ * not lie side by side or a whole tile would reach past the end. */
+static const void *entries(const struct attn_plan *plan, const attn_in *t, int64_t batch, const struct attn_row *row, int64_t first,
+                           int64_t keys, char *line, int64_t real)
+{
+    const int64_t width = (int64_t)attn_dtype_bytes(t->dtype), *step = t->stride;
+    const char   *from =
+        (const char *)t->data +
+        (batch * step[0] + row->head * step[1] + row->query * step[2] + (attn_key_start(&plan->d, batch) + first) * step[3]) * width;
+    if (width == real && step[3] == 1 && keys == ATTN_TILE) return from;
+    memset(line, 0, (size_t)(ATTN_TILE * real));
+    if (real == 1)
+        for (int64_t j = 0; j < keys; j++) line[j] = from[j * step[3]];
+    else if (real == 4)
+        plan->bias->load_f32((float *)line, from, step[3], keys);
+    else
+        plan->bias->load_f64((double *)line, from, step[3], keys);
+    return line;
+}
+
+/* low and high of the tile, per row, as the kernel's reals */
+static void put_range(const struct attn_plan *plan, const struct attn_row *rows, int64_t m, int64_t first, int64_t keys, void *low,
+                      void *high)
+{
+    for (int64_t r = 0; r < plan->kernel->rows; r++) {
+        int64_t from = r < m ? rows[r].low - first : 0, to = r < m ? rows[r].high - first : 0;
+        from = from < 0 ? 0 : from > keys ? keys : from;
+        to = to < 0 ? 0 : to > keys ? keys : to;
+        if (plan->kernel->real_bytes == 4)
+            ((float *)low)[r] = (float)from, ((float *)high)[r] = (float)to;
+        else
+            ((double *)low)[r] = (double)from, ((double *)high)[r] = (double)to;
+    }
+}
+
+/* The keys first .. first + keys - 1, counted from key_start, against the block's m rows. Fills low and high of the slot where it says RANGE and
+ * edit where it says EDIT; *hidden is 1 if edit hides something. A tile may reach before key_start or past the last key only where weights are
+ * written; such keys are hidden by their range. */
+int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, const struct attn_row *rows, int64_t m, int64_t first,
+                       int64_t keys, int64_t *hidden)
 {
     const attn_desc *d = &plan->d;
-    int64_t          whole = 0, none = 0, seen_total = 0;
+    int64_t          whole = 0, none = 0;
     for (int64_t r = 0; r < m; r++) {
         whole += rows[r].low <= first && rows[r].high >= first + keys;
         none += rows[r].low >= first + keys || rows[r].high <= first || rows[r].low >= rows[r].high;
     }
+    *hidden = 0;
     if (none == m) return ATTN_SEES_NONE;
-    if (whole == m && !d->allow.data && !d->bias.data) return ATTN_SEES_ALL;
+    int32_t sees = whole == m ? ATTN_SEES_ALL : ATTN_SEES_RANGE;
+    if (sees == ATTN_SEES_RANGE) put_range(plan, rows, m, first, keys, slot + plan->at.low, slot + plan->at.high);
+    if (!d->allow.data && !d->bias.data) return sees;
 
-    unsigned char seen[ATTN_TILE];
-    int64_t       all_rows = 0;
-    for (int64_t r = 0; r < plan->kernel->rows; r++) {
-        const struct attn_row *row = &rows[r < m ? r : 0];
-        int                    all = 0;
-        if (r < m)
-            all = seen_keys(d, batch, row, first, keys, seen);
-        else
-            memset(seen, 0, (size_t)keys);
-        if (d->bias.data && r < m) {
-            /* only what this row may see by position is read: beyond the sequence's keys there is no bias */
-            const int64_t *step = d->bias.stride;
-            int64_t        from = row->low > first ? row->low - first : 0, to = row->high < first + keys ? row->high - first : keys;
-            const char    *at = (const char *)d->bias.data + (batch * step[0] + row->head * step[1] + row->query * step[2] +
-                                                           (attn_key_start(d, batch) + first + from) * step[3]) *
-                                                              (int64_t)attn_dtype_bytes(d->bias.dtype);
-            memset(line, 0, (size_t)(keys * plan->kernel->real_bytes));
-            if (to > from && plan->kernel->real_bytes == 4) plan->bias->load_f32((float *)line + from, at, step[3], to - from);
-            if (to > from && plan->kernel->real_bytes == 8) plan->bias->load_f64((double *)line + from, at, step[3], to - from);
-        }
-        int64_t n = plan->kernel->edit(edit, r, keys, all ? 0 : seen, d->bias.data && r < m ? line : 0);
-        seen_total += n;
-        all_rows += r < m && n == keys;
+    unsigned char        seen[ATTN_ROWS_MAX][ATTN_TILE];
+    const unsigned char *allow[ATTN_ROWS_MAX];
+    const void          *add[ATTN_ROWS_MAX];
+    const int64_t        real = plan->kernel->real_bytes;
+    for (int64_t r = 0; r < m; r++) { /* the score tile is not in use yet: lines of the bias may lie there */
+        char *line = slot + plan->at.s + r * ATTN_TILE * real;
+        if (d->allow.data) allow[r] = entries(plan, &d->allow, batch, &rows[r], first, keys, (char *)seen[r], 1);
+        if (d->bias.data) add[r] = entries(plan, &d->bias, batch, &rows[r], first, keys, line, real);
     }
-    if (seen_total == 0) return ATTN_SEES_NONE;
-    if (all_rows < m) return ATTN_SEES_SOME;
-    return d->bias.data ? ATTN_SEES_EDIT : ATTN_SEES_ALL;
+    *hidden = plan->kernel->edit(slot + plan->at.edit, m, keys, d->allow.data ? allow : 0, d->bias.data ? add : 0);
+    if (*hidden == m * keys) return ATTN_SEES_NONE;
+    return *hidden || d->bias.data ? sees | ATTN_SEES_EDIT : sees;
 }

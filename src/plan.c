@@ -70,6 +70,8 @@ static void map_scratch(struct attn_plan *plan)
         {&at->sum[1], rows},
         {&at->slope, rows},
         {&at->near, rows},
+        {&at->low, rows},
+        {&at->high, rows},
         {&at->shift, rows},
         {&at->sink, rows},
         {&at->lse, (size_t)plan->kernel->rows * sizeof(double)},

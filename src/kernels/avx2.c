@@ -24,6 +24,10 @@ static FORCE TARGET vec v_load(const real *a)
 {
     return _mm256_load_ps(a);
 }
+static FORCE TARGET vec v_load_any(const real *a)
+{
+    return _mm256_loadu_ps(a);
+}
 static FORCE TARGET void v_store(real *to, vec a)
 {
     _mm256_store_ps(to, a);
@@ -74,6 +78,27 @@ static FORCE TARGET vec v_scale(vec p, vec n)
 static FORCE TARGET vec v_fma_seen(vec p, vec v, vec acc)
 {
     return _mm256_blendv_ps(v_fma(p, v, acc), acc, p);
+}
+static FORCE TARGET mask v_seen(const unsigned char *a)
+{
+    __m256i zero = _mm256_cmpeq_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)a)), _mm256_setzero_si256());
+    return _mm256_castsi256_ps(_mm256_xor_si256(zero, _mm256_set1_epi32(-1)));
+}
+static FORCE TARGET void v_transpose(vec *x)
+{
+    vec t[8];
+    for (int i = 0; i < 8; i += 4) { /* 4 x 4 inside each half */
+        vec a = _mm256_unpacklo_ps(x[i], x[i + 1]), b = _mm256_unpackhi_ps(x[i], x[i + 1]);
+        vec c = _mm256_unpacklo_ps(x[i + 2], x[i + 3]), d = _mm256_unpackhi_ps(x[i + 2], x[i + 3]);
+        t[i] = _mm256_shuffle_ps(a, c, 0x44);
+        t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+        t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+        t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+    }
+    for (int i = 0; i < 4; i++) { /* then the halves */
+        x[i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x20);
+        x[4 + i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x31);
+    }
 }
 
 #include "tile.h"

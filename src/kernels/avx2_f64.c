@@ -24,6 +24,10 @@ static FORCE TARGET vec v_load(const real *a)
 {
     return _mm256_load_pd(a);
 }
+static FORCE TARGET vec v_load_any(const real *a)
+{
+    return _mm256_loadu_pd(a);
+}
 static FORCE TARGET void v_store(real *to, vec a)
 {
     _mm256_store_pd(to, a);
@@ -74,6 +78,22 @@ static FORCE TARGET vec v_scale(vec p, vec n)
 static FORCE TARGET vec v_fma_seen(vec p, vec v, vec acc)
 {
     return _mm256_blendv_pd(v_fma(p, v, acc), acc, p);
+}
+static FORCE TARGET mask v_seen(const unsigned char *a)
+{
+    int32_t four;
+    memcpy(&four, a, sizeof four);
+    __m256i zero = _mm256_cmpeq_epi64(_mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four)), _mm256_setzero_si256());
+    return _mm256_castsi256_pd(_mm256_xor_si256(zero, _mm256_set1_epi32(-1)));
+}
+static FORCE TARGET void v_transpose(vec *x)
+{
+    vec a = _mm256_unpacklo_pd(x[0], x[1]), b = _mm256_unpackhi_pd(x[0], x[1]);
+    vec c = _mm256_unpacklo_pd(x[2], x[3]), d = _mm256_unpackhi_pd(x[2], x[3]);
+    x[0] = _mm256_permute2f128_pd(a, c, 0x20);
+    x[1] = _mm256_permute2f128_pd(b, d, 0x20);
+    x[2] = _mm256_permute2f128_pd(a, c, 0x31);
+    x[3] = _mm256_permute2f128_pd(b, d, 0x31);
 }
 
 #include "tile.h"

@@ -24,6 +24,10 @@ static FORCE TARGET vec v_load(const real *a)
 {
     return _mm512_load_ps(a);
 }
+static FORCE TARGET vec v_load_any(const real *a)
+{
+    return _mm512_loadu_ps(a);
+}
 static FORCE TARGET void v_store(real *to, vec a)
 {
     _mm512_store_ps(to, a);
@@ -67,6 +71,30 @@ static FORCE TARGET vec v_scale(vec p, vec n)
 static FORCE TARGET vec v_fma_seen(vec p, vec v, vec acc)
 {
     return _mm512_mask3_fmadd_ps(p, v, acc, (__mmask16)~_mm512_movepi32_mask(_mm512_castps_si512(p)));
+}
+static FORCE TARGET mask v_seen(const unsigned char *a)
+{
+    return _mm512_test_epi32_mask(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)a)), _mm512_set1_epi32(255));
+}
+static FORCE TARGET void v_transpose(vec *x)
+{
+    vec t[16];
+    for (int i = 0; i < 16; i += 4) { /* 4 x 4 inside each quarter */
+        vec a = _mm512_unpacklo_ps(x[i], x[i + 1]), b = _mm512_unpackhi_ps(x[i], x[i + 1]);
+        vec c = _mm512_unpacklo_ps(x[i + 2], x[i + 3]), d = _mm512_unpackhi_ps(x[i + 2], x[i + 3]);
+        t[i] = _mm512_shuffle_ps(a, c, 0x44);
+        t[i + 1] = _mm512_shuffle_ps(a, c, 0xee);
+        t[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
+        t[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
+    }
+    for (int i = 0; i < 4; i++) { /* then the quarters */
+        vec a = _mm512_shuffle_f32x4(t[i], t[4 + i], 0x88), b = _mm512_shuffle_f32x4(t[i], t[4 + i], 0xdd);
+        vec c = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0x88), d = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);
+        x[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+        x[8 + i] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        x[4 + i] = _mm512_shuffle_f32x4(b, d, 0x88);
+        x[12 + i] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
 }
 
 #include "tile.h"

@@ -24,6 +24,10 @@ static FORCE TARGET vec v_load(const real *a)
 {
     return _mm512_load_pd(a);
 }
+static FORCE TARGET vec v_load_any(const real *a)
+{
+    return _mm512_loadu_pd(a);
+}
 static FORCE TARGET void v_store(real *to, vec a)
 {
     _mm512_store_pd(to, a);
@@ -67,6 +71,26 @@ static FORCE TARGET vec v_scale(vec p, vec n)
 static FORCE TARGET vec v_fma_seen(vec p, vec v, vec acc)
 {
     return _mm512_mask3_fmadd_pd(p, v, acc, (__mmask8)~_mm512_movepi64_mask(_mm512_castpd_si512(p)));
+}
+static FORCE TARGET mask v_seen(const unsigned char *a)
+{
+    return _mm512_test_epi64_mask(_mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)a)), _mm512_set1_epi64(255));
+}
+static FORCE TARGET void v_transpose(vec *x)
+{
+    vec t[8];
+    for (int i = 0; i < 8; i += 2) { /* 2 x 2 inside each quarter */
+        t[i] = _mm512_unpacklo_pd(x[i], x[i + 1]);
+        t[i + 1] = _mm512_unpackhi_pd(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < 2; i++) { /* then the quarters */
+        vec a = _mm512_shuffle_f64x2(t[i], t[2 + i], 0x88), b = _mm512_shuffle_f64x2(t[i], t[2 + i], 0xdd);
+        vec c = _mm512_shuffle_f64x2(t[4 + i], t[6 + i], 0x88), d = _mm512_shuffle_f64x2(t[4 + i], t[6 + i], 0xdd);
+        x[i] = _mm512_shuffle_f64x2(a, c, 0x88);
+        x[4 + i] = _mm512_shuffle_f64x2(a, c, 0xdd);
+        x[2 + i] = _mm512_shuffle_f64x2(b, d, 0x88);
+        x[6 + i] = _mm512_shuffle_f64x2(b, d, 0xdd);
+    }
 }
 
 #include "tile.h"

@@ -24,6 +24,10 @@ static FORCE vec v_load(const real *a)
 {
     return vld1q_f32(a);
 }
+static FORCE vec v_load_any(const real *a)
+{
+    return vld1q_f32(a);
+}
 static FORCE void v_store(real *to, vec a)
 {
     vst1q_f32(to, a);
@@ -74,6 +78,19 @@ static FORCE vec v_scale(vec p, vec n)
 static FORCE vec v_fma_seen(vec p, vec v, vec acc)
 {
     return vbslq_f32(vcltq_s32(vreinterpretq_s32_f32(p), vdupq_n_s32(0)), acc, v_fma(p, v, acc));
+}
+static FORCE mask v_seen(const unsigned char *a)
+{
+    uint32_t lanes[4] = {a[0], a[1], a[2], a[3]};
+    return vcgtq_u32(vld1q_u32(lanes), vdupq_n_u32(0));
+}
+static FORCE void v_transpose(vec *x)
+{
+    float32x4x2_t a = vtrnq_f32(x[0], x[1]), b = vtrnq_f32(x[2], x[3]);
+    x[0] = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));
+    x[1] = vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1]));
+    x[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
+    x[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
 }
 
 #include "tile.h"

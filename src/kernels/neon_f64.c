@@ -24,6 +24,10 @@ static FORCE vec v_load(const real *a)
 {
     return vld1q_f64(a);
 }
+static FORCE vec v_load_any(const real *a)
+{
+    return vld1q_f64(a);
+}
 static FORCE void v_store(real *to, vec a)
 {
     vst1q_f64(to, a);
@@ -74,6 +78,17 @@ static FORCE vec v_scale(vec p, vec n)
 static FORCE vec v_fma_seen(vec p, vec v, vec acc)
 {
     return vbslq_f64(vcltq_s64(vreinterpretq_s64_f64(p), vdupq_n_s64(0)), acc, v_fma(p, v, acc));
+}
+static FORCE mask v_seen(const unsigned char *a)
+{
+    uint64_t lanes[2] = {a[0], a[1]};
+    return vcgtq_u64(vld1q_u64(lanes), vdupq_n_u64(0));
+}
+static FORCE void v_transpose(vec *x)
+{
+    vec a = vtrn1q_f64(x[0], x[1]), b = vtrn2q_f64(x[0], x[1]);
+    x[0] = a;
+    x[1] = b;
 }
 
 #include "tile.h"

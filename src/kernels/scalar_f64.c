@@ -23,6 +23,10 @@ static FORCE vec v_load(const real *a)
 {
     return *a;
 }
+static FORCE vec v_load_any(const real *a)
+{
+    return *a;
+}
 static FORCE void v_store(real *to, vec a)
 {
     *to = a;
@@ -78,6 +82,14 @@ static FORCE vec v_scale(vec p, vec n)
 static FORCE vec v_fma_seen(vec p, vec v, vec acc)
 {
     return signbit(p) ? acc : v_fma(p, v, acc);
+}
+static FORCE mask v_seen(const unsigned char *a)
+{
+    return *a != 0;
+}
+static FORCE void v_transpose(vec *x)
+{
+    (void)x;
 }
 
 #include "tile.h"

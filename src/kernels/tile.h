@@ -9,11 +9,13 @@
  *   NV              vectors of queries in a block: rows = NV * LANES; 1 to 4
  *   NB              keys (scores) or channels (values) per register block; NV * NB + NV + 1 registers must exist
  * and these static inline functions (TARGET, FORCE):
- *   v_set(real) v_load(const real *) v_store(real *, vec) v_add v_sub v_div v_fma(a, b, c) = a b + c
+ *   v_set(real) v_load(const real *) v_load_any(const real *), the same at any address   v_store(real *, vec) v_add v_sub v_div v_fma(a, b, c) = a b + c
  *   v_lt(a, b) v_eq(a, b) -> mask   v_pick(mask, yes, no)
  *   v_round(a)      to nearest even, |a| < 2^20 or NaN or infinite
  *   v_scale(p, n)   p * 2^n, p about 1 or NaN, n whole, -1600 < n < 300
  *   v_fma_seen(p, v, acc)   acc in lanes where p has its sign bit set, else p v + acc
+ *   v_seen(const unsigned char *) -> mask: which of LANES bytes are not 0
+ *   v_transpose(vec x[LANES])  lane j of x[i] becomes lane i of x[j]
  * Everything below is written with those alone, so all rows compute the same bits. There is no v_mul: a compiler might contract it
  * into an addition that follows; times() is an fma.
  */
@@ -29,6 +31,7 @@ static const real exp2_c[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b75p-5f, 0x
 static const real tanh_c[] = {-0.00626911968f, 0.02111095935f, -0.05387394875f, 0.1333291531f, -0.3333333135f, 1.0f};
 #define EXP2_FLOOR -200.0f
 #define TANH_TOP   40.0f
+#define LARGEST    3.4028234663852886e38
 #else
 /* scripts/fit_polynomials.py; 2^r and tanh(u)/u to 2e-17 before rounding */
 static const real exp2_c[] = {4.45496059818651856e-10,  7.07258594926922339e-9,  1.01780624458457737e-7, 1.32154425879216893e-6,
@@ -49,6 +52,7 @@ static const real tanh_c[] = {6.93404642098895359e-6,
                               1.0};
 #define EXP2_FLOOR -1500.0
 #define TANH_TOP   80.0
+#define LARGEST    1.7976931348623157e308
 #endif
 
 #define FN       static TARGET
@@ -105,8 +109,17 @@ FN FORCE vec softcap(vec s, vec cap, vec inverse)
 
 /* ---- the two products ------------------------------------------------------------------------------------------------------------- */
 
-/* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. */
-FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv)
+/* What the exponentials of a tile need and leave, per lane: the reference, the largest score and the sum of the weights. */
+struct totals {
+    real ref[ROWS] __attribute__((aligned(64)));
+    real largest[ROWS] __attribute__((aligned(64)));
+    real sum[ROWS] __attribute__((aligned(64)));
+};
+
+/* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
+ * weights against its reference while they are there. */
+FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
+                          struct totals *totals)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
@@ -124,22 +137,40 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
             for (int v = 0; v < nv; v++) acc[i][v] = v_fma(x[v], y, acc[i][v]);
         }
     }
+    if (!totals) {
 #pragma GCC unroll 16
-    for (int i = 0; i < nk; i++)
+        for (int i = 0; i < nk; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, acc[i][v]);
+            for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, acc[i][v]);
+        return;
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) {
+        vec ref = v_load(totals->ref + v * LANES), most = v_load(totals->largest + v * LANES), sum = v_load(totals->sum + v * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < nk; i++) {
+            vec p = exp2_plain(v_sub(acc[i][v], ref));
+            most = v_max(acc[i][v], most);
+            sum = v_add(sum, p);
+            v_store(s + i * ROWS + v * LANES, p);
+        }
+        v_store(totals->largest + v * LANES, most);
+        v_store(totals->sum + v * LANES, sum);
+    }
 }
 
-FN FORCE void score_keys(const struct attn_block *b, const struct attn_tile *t, const int nv)
+/* Keys from .. to - 1 of the tile, nv vectors from vector v0 on. */
+FN FORCE void score_keys(const struct attn_block *b, const struct attn_tile *t, int v0, const int nv, int64_t from, int64_t to,
+                         struct totals *totals)
 {
-    const real *k = t->k;
-    real       *s = b->s;
-    int64_t     j = 0;
-    for (; j + NB <= t->keys; j += NB) score_block(b->q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv);
-    for (; j < t->keys; j++) score_block(b->q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv);
+    const real *k = t->k, *q = (const real *)b->q + v0 * LANES;
+    real       *s = (real *)b->s + v0 * LANES;
+    int64_t     j = from;
+    for (; j + NB <= to; j += NB) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals);
+    for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals);
 }
 
-/* nd channels: o = o * factor + sum over the tile's keys of weight * value. hidden: lanes with weight -0 are left out. */
+/* nd channels: o = o * factor + sum over the keys of weight * value. hidden: lanes with weight -0 are left out. */
 FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t keys, const real *factor, real *o, const int nd, const int nv,
                           const int hidden)
 {
@@ -168,13 +199,14 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t ke
         }
 }
 
-FN FORCE void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, const int nv, const int hidden)
+FN FORCE void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
+                             int64_t to, const int hidden)
 {
-    const real *x = t->v, *p = b->s;
-    real       *o = b->part.o;
+    const real *x = (const real *)t->v + from * t->v_step, *p = (const real *)b->s + from * ROWS + v0 * LANES;
+    real       *o = (real *)b->part.o + v0 * LANES;
     int64_t     c = 0;
-    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, t->keys, factor, o + c * ROWS, NB, nv, hidden);
-    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, t->keys, factor, o + c * ROWS, 1, nv, hidden);
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, to - from, factor, o + c * ROWS, NB, nv, hidden);
+    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, to - from, factor, o + c * ROWS, 1, nv, hidden);
 }
 
 /* How many vectors m queries need, as a literal: the switch that both products go through. */
@@ -197,59 +229,86 @@ FN FORCE void value_channels(const struct attn_block *b, const struct attn_tile 
 
 /* ---- between the products --------------------------------------------------------------------------------------------------------- */
 
-/* Cap, edit and ALiBi on the score tile in memory. */
-FN void edit_scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
+/* Cap, edit, ALiBi and hiding on the score tile in memory: vector v, keys from .. to - 1. */
+FN void edit_scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto, int v, int64_t from, int64_t to)
 {
-    const real *edit = upto == ATTN_UPTO_CAPPED ? 0 : t->edit, *slope = upto == ATTN_UPTO_CAPPED ? 0 : b->slope, *near = b->near;
-    vec         cap = v_set((real)b->cap), inverse = v_set(0), hide = v_set(-(real)INFINITY);
-    if (b->cap > 0) { /* the inverse of a tiny cap must not be infinite: 0 * inf */
-        double limit = REAL_BITS == 32 ? 3.4e38 : 1.7e308;
-        inverse = v_set((real)fmin(1 / b->cap, limit));
-    }
-    for (int v = 0; v < VECTORS(b); v++)
-        for (int64_t j = 0; j < t->keys; j++) {
-            real *at = (real *)b->s + j * ROWS + v * LANES;
-            vec   s = v_load(at);
-            if (b->cap > 0) s = softcap(s, cap, inverse);
-            if (slope) {
-                vec away = v_sub(v_load(near + v * LANES), v_set((real)j));
-                away = v_max(away, v_sub(v_set(0), away));
-                if (edit) s = v_add(s, v_load(edit + j * ROWS + v * LANES));
-                s = v_fma(v_sub(v_set(0), v_load(slope + v * LANES)), away, s);
-            } else if (edit)
-                s = v_add(s, v_load(edit + j * ROWS + v * LANES));
-            if (edit) s = v_pick(v_eq(v_load(edit + j * ROWS + v * LANES), hide), hide, s);
-            v_store(at, s);
+    const int   biased = upto != ATTN_UPTO_CAPPED;
+    const real *edit = biased ? t->edit : 0, *slope = biased ? b->slope : 0, *low = biased ? t->low : 0, *high = t->high;
+    const vec   hide = v_set(-(real)INFINITY), zero = v_set(0), cap = v_set((real)b->cap);
+    vec         inverse = zero, minus_slope = zero, near = zero, first = zero, last = zero;
+    if (b->cap > 0) inverse = v_set((real)fmin(1 / b->cap, LARGEST)); /* of a tiny cap it must not be infinite: 0 * inf */
+    if (slope) minus_slope = v_sub(zero, v_load(slope + v * LANES)), near = v_load((const real *)b->near + v * LANES);
+    if (low) first = v_load(low + v * LANES), last = v_load(high + v * LANES);
+    for (int64_t j = from; j < to; j++) {
+        real *at = (real *)b->s + j * ROWS + v * LANES;
+        vec   s = v_load(at), key = v_set((real)j);
+        if (b->cap > 0) s = softcap(s, cap, inverse);
+        if (edit) {
+            vec add = v_load(edit + j * ROWS + v * LANES);
+            s = v_pick(v_eq(add, hide), hide, v_add(s, add));
         }
+        if (slope) {
+            vec away = v_sub(near, key);
+            vec less = v_fma(minus_slope, v_max(away, v_sub(zero, away)), s);
+            s = edit ? v_pick(v_eq(s, hide), hide, less) : less;
+        }
+        if (low) s = v_pick(v_lt(key, first), hide, v_pick(v_lt(key, last), s, hide));
+        v_store(at, s);
+    }
 }
 
-/* Scores to weights, in place. Sets the reference, adds the tile's sum, returns in factor[] what older sums are multiplied by. */
-FN void weigh(const struct attn_block *b, int64_t keys, real *factor)
+/* The reference of a lane that has none: the maximum of the first aligned 8 keys of which it sees any. Returns the largest score. */
+FN FORCE vec find_reference(const real *s, int64_t from, int64_t to, vec *ref)
 {
-    const vec hide = v_set(-(real)INFINITY), one = v_set(1);
-    for (int v = 0; v < VECTORS(b); v++) {
-        real *s = (real *)b->s + v * LANES, *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
-        vec   ref = v_load(top), largest = hide, shift = v_load((const real *)b->shift + v * LANES);
-        for (int64_t j = 0; j < keys; j += 8) {
-            vec most = hide;
-            for (int64_t i = j; i < keys && i < j + 8; i++) most = v_max(v_load(s + i * ROWS), most);
-            ref = v_pick(v_eq(ref, hide), most, ref);
-            largest = v_max(most, largest);
-        }
-        mask up = v_lt(v_set(8), v_sub(largest, ref));
-        vec  newer = v_pick(up, largest, ref), f = v_pick(up, exp2_plain(v_sub(ref, largest)), one);
-        /* a row that saw nothing before has sums of 0: its factor is of no matter, and 1 keeps NaN away */
-        vec total = v_set(0);
-        for (int64_t j = 0; j < keys; j++) {
-            vec x = v_load(s + j * ROWS);
-            vec p = v_pick(v_eq(x, hide), v_set(-(real)0.0), exp2_twice(v_sub(x, newer), shift));
-            total = v_add(total, p);
-            v_store(s + j * ROWS, p);
-        }
-        v_store(factor + v * LANES, f);
-        v_store(top, newer);
-        v_store(sum, v_fma(v_load(sum), f, total));
+    const vec hide = v_set(-(real)INFINITY);
+    vec       largest = hide;
+    for (int64_t j = from; j < to; j += 8) {
+        vec most = hide;
+        for (int64_t i = j; i < to && i < j + 8; i++) most = v_max(v_load(s + i * ROWS), most);
+        *ref = v_pick(v_eq(*ref, hide), most, *ref);
+        largest = v_max(most, largest);
     }
+    return largest;
+}
+
+/* Scores to weights, in place: vector v, keys from .. to - 1, from a multiple of 8. Sets the reference, adds the sum, returns in factor[] what older
+ * sums are multiplied by. */
+FN void weigh(const struct attn_block *b, int v, int64_t from, int64_t to, real *factor)
+{
+    const vec hide = v_set(-(real)INFINITY);
+    real     *s = (real *)b->s + v * LANES, *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
+    vec       ref = v_load(top), shift = v_load((const real *)b->shift + v * LANES), total = v_set(0);
+    vec       largest = find_reference(s, from, to, &ref);
+    mask      up = v_lt(v_set(8), v_sub(largest, ref));
+    vec       newer = v_pick(up, largest, ref);
+    /* a row that saw nothing before has sums of 0: its factor is of no matter, and 1 keeps NaN away */
+    vec f = v_pick(up, exp2_plain(v_sub(ref, largest)), v_set(1));
+    for (int64_t j = from; j < to; j++) {
+        vec x = v_load(s + j * ROWS);
+        vec p = v_pick(v_eq(x, hide), v_set(-(real)0.0), exp2_twice(v_sub(x, newer), shift));
+        total = v_add(total, p);
+        v_store(s + j * ROWS, p);
+    }
+    v_store(factor + v * LANES, f);
+    v_store(top, newer);
+    v_store(sum, v_fma(v_load(sum), f, total));
+}
+
+/* Keys that vector v's lanes may see by position: from *from, a multiple of 8, to *to. */
+FN int range(const struct attn_tile *t, int v, int64_t *from, int64_t *to)
+{
+    const real *low = t->low, *high = t->high;
+    *from = low ? t->keys : 0;
+    *to = low ? 0 : t->keys;
+    for (int r = v * LANES; low && r < (v + 1) * LANES; r++) {
+        if (low[r] >= high[r]) continue;
+        if ((int64_t)low[r] < *from) *from = (int64_t)low[r];
+        if ((int64_t)high[r] > *to) *to = (int64_t)high[r];
+    }
+    if (*from < 0) *from = 0;
+    if (*to > t->keys) *to = t->keys;
+    *from = *from / 8 * 8;
+    return *from < *to;
 }
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
@@ -263,35 +322,104 @@ FN void begin(const struct attn_block *b, const struct attn_part *part)
     for (int64_t i = 0; i < b->value_dim * ROWS; i += LANES) v_store((real *)part->o + i, v_set(0));
 }
 
-FN int64_t edit_column(void *edit, int64_t row, int64_t keys, const unsigned char *seen, const void *add)
+FN int64_t edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add)
 {
-    real       *to = (real *)edit + row;
-    const real *from = add;
-    int64_t     n = 0;
-    for (int64_t j = 0; j < keys; j++) {
-        real x = from ? from[j] * (real)ATTN_DOMAIN : 0;
-        x = seen && !seen[j] ? -(real)INFINITY : x;
-        to[j * ROWS] = x;
-        n += x != -(real)INFINITY;
+    const vec hide = v_set(-(real)INFINITY), zero = v_set(0), one = v_set(1), domain = v_set((real)ATTN_DOMAIN);
+    int64_t   hidden = 0;
+    for (int64_t v = 0; v * LANES < m; v++) {
+        vec  count = zero;
+        real counts[LANES] __attribute__((aligned(64)));
+        for (int64_t j = 0; j < keys; j += LANES) {
+            vec x[LANES];
+            for (int r = 0; r < LANES; r++) {
+                int64_t row = v * LANES + r < m ? v * LANES + r : m - 1;
+                x[r] = add ? times(v_load_any((const real *)add[row] + j), domain) : zero;
+                if (seen) x[r] = v_pick(v_seen(seen[row] + j), x[r], hide);
+            }
+            v_transpose(x);
+            for (int i = 0; i < LANES && j + i < keys; i++) {
+                count = v_add(count, v_pick(v_eq(x[i], hide), one, zero));
+                v_store((real *)edit + (j + i) * ROWS + v * LANES, x[i]);
+            }
+        }
+        v_store(counts, count);
+        for (int r = 0; r < LANES && v * LANES + r < m; r++) hidden += (int64_t)counts[r];
     }
-    return n;
+    return hidden;
 }
 
+/* With hiding by position, all keys are computed all the same: a caller of this half wants to see every one. */
 FN void scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
 {
-#define SCORES(nv) score_keys(b, t, nv)
+#define SCORES(nv) score_keys(b, t, 0, nv, 0, t->keys, 0)
     BY_VECTORS(b, SCORES)
-    int capped = b->cap > 0, biased = upto != ATTN_UPTO_CAPPED && (t->edit || b->slope);
-    if (upto != ATTN_UPTO_SCALED && (capped || biased)) edit_scores(b, t, upto);
+    if (upto == ATTN_UPTO_SCALED) return;
+    for (int v = 0; v < VECTORS(b); v++) edit_scores(b, t, upto, v, 0, t->keys);
+}
+
+/* A tile that nothing hides from and nothing edits: exponentials as soon as a score is there, against the reference so far. Returns 0, having
+ * changed nothing but s, if a score is so much larger that the reference must follow. */
+FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
+{
+    struct totals totals;
+    real         *top = b->part.top, factor[ROWS] __attribute__((aligned(64)));
+    int64_t       done = 0;
+    int           stay = 1;
+    for (int r = 0; r < VECTORS(b) * LANES; r++)
+        if (top[r] == -(real)INFINITY) done = t->keys < 8 ? t->keys : 8;
+    if (done) {
+#define SCORES_FIRST(nv) score_keys(b, t, 0, nv, 0, done, 0)
+        BY_VECTORS(b, SCORES_FIRST)
+    }
+    for (int v = 0; v < VECTORS(b); v++) {
+        real *s = (real *)b->s + v * LANES;
+        vec   ref = v_load(top + v * LANES), sum = v_set(0), largest = find_reference(s, 0, done, &ref);
+        for (int64_t j = 0; j < done; j++) {
+            vec p = exp2_plain(v_sub(v_load(s + j * ROWS), ref));
+            sum = v_add(sum, p);
+            v_store(s + j * ROWS, p);
+        }
+        v_store(totals.ref + v * LANES, ref);
+        v_store(totals.largest + v * LANES, largest);
+        v_store(totals.sum + v * LANES, sum);
+    }
+#define SCORES_FUSED(nv) score_keys(b, t, 0, nv, done, t->keys, &totals)
+    BY_VECTORS(b, SCORES_FUSED)
+    for (int r = 0; r < VECTORS(b) * LANES; r++) stay &= totals.ref[r] != -(real)INFINITY && !(totals.largest[r] - totals.ref[r] > 8);
+    if (!stay) return 0;
+    for (int v = 0; v < VECTORS(b); v++) {
+        real *sum = (real *)b->part.sum + v * LANES;
+        v_store(top + v * LANES, v_load(totals.ref + v * LANES));
+        v_store(sum, v_add(v_load(sum), v_load(totals.sum + v * LANES)));
+        v_store(factor + v * LANES, v_set(1));
+    }
+#define VALUES(nv) value_channels(b, t, factor, 0, nv, 0, t->keys, 0)
+    BY_VECTORS(b, VALUES)
+    return 1;
 }
 
 FN void step(const struct attn_block *b, const struct attn_tile *t)
 {
-    real factor[ROWS] __attribute__((aligned(64)));
-    scores(b, t, ATTN_UPTO_BIASED);
-    weigh(b, t->keys, factor);
-#define VALUES_SEEN(nv) value_channels(b, t, factor, nv, 1)
-#define VALUES(nv)      value_channels(b, t, factor, nv, 0)
+    const int edited = t->edit || b->slope || b->cap > 0;
+    real      factor[ROWS] __attribute__((aligned(64)));
+    if (!edited && !t->low && !b->shifted && step_fused(b, t)) return;
+    if (t->low) { /* vector by vector, each with the keys it sees: a diagonal costs half */
+        for (int v = 0; v < VECTORS(b); v++) {
+            int64_t from, to;
+            if (!range(t, v, &from, &to)) continue;
+            score_keys(b, t, v, 1, from, to, 0);
+            edit_scores(b, t, ATTN_UPTO_BIASED, v, from, to);
+            weigh(b, v, from, to, factor);
+            value_channels(b, t, factor + v * LANES, v, 1, from, to, 1);
+        }
+        return;
+    }
+    BY_VECTORS(b, SCORES)
+    for (int v = 0; v < VECTORS(b); v++) {
+        if (edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, t->keys);
+        weigh(b, v, 0, t->keys, factor);
+    }
+#define VALUES_SEEN(nv) value_channels(b, t, factor, 0, nv, 0, t->keys, 1)
     if (t->hidden) {
         BY_VECTORS(b, VALUES_SEEN)
     } else {
@@ -321,7 +449,8 @@ FN int32_t overflowed(const struct attn_block *b, real *shift)
 {
     int32_t found = 0;
     for (int64_t r = 0; r < b->m; r++) {
-        if (shift[r] != 0 || !isfinite(((const real *)b->part.sum)[r])) continue;
+        real sum = ((const real *)b->part.sum)[r];
+        if (shift[r] != 0 || sum == 0 || !isfinite(sum)) continue;
         for (int64_t c = 0; c < b->value_dim; c++)
             if (!isfinite(((const real *)b->part.o)[c * ROWS + r])) {
                 shift[r] = 24;
@@ -334,9 +463,8 @@ FN int32_t overflowed(const struct attn_block *b, real *shift)
 
 FN int32_t finish(const struct attn_block *b, const void *sinks, void *shifts, double *lse)
 {
-    const double limit = REAL_BITS == 32 ? 3.4028234663852886e38 : 1.7976931348623157e308;
-    const vec    none = v_set(-(real)INFINITY), zero = v_set(0), one = v_set(1);
-    const real  *sink = sinks;
+    const vec   none = v_set(-(real)INFINITY), zero = v_set(0), one = v_set(1);
+    const real *sink = sinks;
     if (overflowed(b, shifts)) return 1;
     for (int v = 0; v < VECTORS(b); v++) {
         real  *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
@@ -345,21 +473,22 @@ FN int32_t finish(const struct attn_block *b, const void *sinks, void *shifts, d
         vec    f = v_pick(v_eq(old, most), one, exp2_plain(v_sub(old, most)));
         vec    g = v_pick(v_eq(extra, none), zero, exp2_plain(v_sub(extra, most)));
         vec    all = v_add(times(z, f), g);
-        vec    factor = times(v_pick(v_eq(z, zero), zero, v_div(f, all)), back);
+        vec    factor = times(v_div(f, all), back);
+        mask   blind = v_eq(z, zero); /* nothing seen, or only scores of -inf, beside whatever values */
         double seen[LANES];
         for (int r = 0; r < LANES; r++) seen[r] = (double)sum[r];
         v_store(top, most);
         v_store(sum, all);
         for (int r = 0; r < LANES && v * LANES + r < b->m; r++) {
             double x = (double)top[r] * ATTN_NATURAL; /* rounding must not make a finite maximum infinite */
-            if (isfinite(top[r])) x = fmax(-limit, fmin(limit, x));
+            if (isfinite(top[r])) x = fmax(-LARGEST, fmin(LARGEST, x));
             x = seen[r] == 0 ? (double)sink[v * LANES + r] : x + log((double)sum[r]);
-            lse[v * LANES + r] = isfinite(top[r]) && isfinite(x) ? fmax(-limit, fmin(limit, x)) : x;
+            lse[v * LANES + r] = isfinite(top[r]) && isfinite(x) ? fmax(-LARGEST, fmin(LARGEST, x)) : x;
         }
         v_store(sum, v_div(one, all));
         for (int64_t c = 0; c < b->value_dim; c++) {
             real *o = (real *)b->part.o + c * ROWS + v * LANES;
-            v_store(o, v_add(times(v_load(o), factor), zero));
+            v_store(o, v_pick(blind, zero, v_add(times(v_load(o), factor), zero)));
         }
     }
     return 0;
@@ -382,4 +511,4 @@ FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
     }
 }
 
-const struct attn_kernel NAME = {TEXT(NAME), ISA, sizeof(real), ROWS, begin, edit_column, scores, step, fold, finish, weights};
+const struct attn_kernel NAME = {TEXT(NAME), ISA, sizeof(real), ROWS, begin, edit_tile, scores, step, fold, finish, weights};
