@@ -57,10 +57,35 @@
  *
  * ABI: attn_layer_desc, attn_layer_load_options and attn_layer_checkpoint only grow at their ends; the numbers of codes and layouts stay.
  *
+ * EXAMPLE: a layer from weights in memory. One head over two tokens (1, 0) and (0, 1) that look for what they are; prints 6.698 3.302, 3.302 6.698.
+ *
+ * @example weights
+ * #include <attn/attn_layer.h>
+ * #include <stdio.h>
+ * int main(void)
+ * {
+ *     const float     x[] = {1, 0, 0, 1}, same[] = {1, 0, 0, 1}, tenfold[] = {10, 0, 0, 10};
+ *     float           out[4];
+ *     attn_layer_desc d = attn_layer_desc_new();
+ *     d.batch = 1, d.heads = d.kv_heads = 1, d.queries = d.keys = 2, d.dim = d.value_dim = 2;
+ *     d.width = d.key_width = d.value_width = d.out_width = 2;
+ *     d.x   = attn_layer_tokens(x, 2, 2);
+ *     d.w_q = d.w_k = d.w_o = attn_layer_linear(same, 2);
+ *     d.w_v = attn_layer_linear(tenfold, 2);
+ *     d.out = attn_layer_tokens_out(out, 2, 2);
+ *     attn_error e;
+ *     if (attn_layer_run(&d, &e) != ATTN_OK) { fprintf(stderr, "%s\n", e.message); return 1; }
+ *     printf("%.3f %.3f\n%.3f %.3f\n", out[0], out[1], out[2], out[3]);
+ *     return 0;
+ * }
+ * @end
+ *
+ * EXAMPLE: a layer of a checkpoint over one text, with the weights of every head. examples/layer.c is a program around it.
+ *
  * @example layer
  * #include <attn/attn_layer.h>
  * #include <stdio.h>
- * // Layer `layer` of a checkpoint over one text of `tokens` hidden states x (tokens, width), with every head's weights (heads, tokens, tokens).
+ * // x (tokens, width), out (tokens, out_width), weights (heads, tokens, tokens)
  * int look(const char *path, int64_t layer, int64_t tokens, const float *x, float *out, float *weights)
  * {
  *     attn_error             e;

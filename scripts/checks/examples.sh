@@ -18,7 +18,7 @@ for source in "$work"/*.c; do
     name=$(basename "$source" .c)
     if grep -q '\bmain *(' "$source"; then
         gcc $flags "$source" $libs -o "$work/$name"
-        "$work/$name"
+        "$work/$name" | tee "$work/$name.out"
     else
         gcc $flags -fPIC -shared -Wl,-z,defs "$source" $libs -o "$work/lib$name.so"
     fi
@@ -26,9 +26,16 @@ for source in "$work"/*.c; do
     g++ -Iinclude -std=c++17 -Wall -Wextra -fsyntax-only -x c++ "$source"
     echo "example $name: compiles as C99, C11 and C++17, and links"
 done
+[ "$(tr '\n' ' ' < "$work/weights.out")" = '6.698 3.302 3.302 6.698 ' ] || { echo "the example weights of attn_layer.h prints something else"; exit 1; }
 # The two of attn.h are called, and their results compared with the formula.
 gcc $flags scripts/checks/examples.c "$work/decode.c" "$work/padded.c" $libs -o "$work/call"
 "$work/call"
+
+# The program under examples/ on the layer that lies beside it.
+gcc $flags examples/layer.c $libs -o "$work/layer_program"
+tail -c 26112 examples/minilm-layer.safetensors | "$work/layer_program" examples/minilm-layer.safetensors 5 11 > "$work/heads"
+grep -qx 'head 7: token 11 looks most at token 8, weight 0.609' "$work/heads"
+echo "examples/layer.c: prints what its comment says"
 
 # README.md: the first C block runs; what it prints stands in the block after it.
 awk '/^```c$/{on = 1; next} /^```/{if (on) exit} on' README.md > "$work/readme.c"
