@@ -149,7 +149,7 @@ static int check_shapes(cli_call *c)
     if (r == &rules[5])
         out_fail(CLI_FIT, "Q has %lld heads, K has %lld; heads must be a multiple of K's", (long long)r->got, (long long)r->want);
     else
-        out_fail(CLI_FIT, "%s of %s is %lld, of %s %lld; they must be equal", r->what, r->who, (long long)r->got, r->other,
+        out_fail(CLI_FIT, "%s: %s has %lld, %s has %lld; they must be equal", r->what, r->who, (long long)r->got, r->other,
                  (long long)r->want);
     call_describe(c);
     const char *other = other_layout(c);
@@ -186,7 +186,8 @@ static int settle_dtype(cli_call *c)
         if (to && a->dtype != to) {
             int64_t overflowed;
             if (!convert_array(a, to, &overflowed)) return out_fail(CLI_OUTPUT, "no memory to convert %s", each[n]->path);
-            if (overflowed) out_note("%s: %lld finite values are infinite in %s", each[n]->path, (long long)overflowed, io_dtype_name(to));
+            if (overflowed)
+                out_note("%s: finite values that became infinite in %s: %lld", each[n]->path, io_dtype_name(to), (long long)overflowed);
         }
         if (!is_float(a->dtype) || a->dtype != c->q.array.dtype) {
             if (!is_float(a->dtype))

@@ -63,8 +63,11 @@ static int measure(const cli_options *o, const attn_executor *executor, int64_t 
     return CLI_OK;
 }
 
-static void print_row(const cost *c)
+static void print_row(const cost *c, int first)
 {
+    if (first)
+        printf("%13s %25s %25s %25s %15s %12s\n", "tokens", "dense scores per head", "of these computed", "bytes of dense scores",
+               "bytes here", "flops");
     char text[5][32];
     out_thousands(text[0], c->tokens);
     out_thousands(text[1], c->entries);
@@ -79,14 +82,11 @@ int cost_main(const cli_options *o)
     const attn_executor executor = {in_turn, NULL, o->threads.given ? (int32_t)o->threads.value : call_threads(), 0};
     if (!o->tokens.count) return out_fail(CLI_USAGE, "--tokens N,.. is missing: the sequence lengths");
     json_t *rows = json_array();
-    if (!o->json)
-        printf("%13s %25s %25s %25s %15s %12s\n", "tokens", "dense scores per head", "of these computed", "bytes of dense scores",
-               "bytes here", "flops");
-    int code = CLI_OK;
+    int     code = CLI_OK;
     for (int64_t i = 0; i < o->tokens.count && !code; i++) {
         cost c;
         code = measure(o, &executor, o->tokens.at[i], &c);
-        if (!code && !o->json) print_row(&c);
+        if (!code && !o->json) print_row(&c, i == 0);
         if (!code)
             json_array_append_new(rows,
                                   json_pack("{s:I, s:I, s:I, s:I, s:I, s:f}", "tokens", (json_int_t)c.tokens, "dense_entries_per_head",

@@ -114,7 +114,7 @@ static void show_head(demo *m, int64_t head)
         for (int k = 0; k < count; k++) {
             const double weight = map[i * n + key[k]];
             if (!list)
-                printf("  %.3f %-10s", weight, model->token[key[k]]);
+                printf(k + 1 < count ? "  %.3f %-10s" : "  %.3f %s", weight, model->token[key[k]]);
             else
                 json_array_append_new(
                     keys, json_pack("{s:I, s:s, s:f}", "key", (json_int_t)key[k], "token", model->token[key[k]], "weight", weight));

@@ -39,8 +39,12 @@ static int load(const cli_options *o, attn_layer_checkpoint **checkpoint)
     how.heads = o->heads.value, how.kv_heads = o->kv_heads.value, how.prefix = o->prefix;
     if (attn_layer_load(o->operand[0], o->prefix ? -1 : o->layer.value, &how, checkpoint, &e)) {
         const int code = out_library(&e);
-        if (e.status == ATTN_LAYER_E_HEADS) out_fix("say --heads N");
-        if (e.status == ATTN_LAYER_E_LAYOUT) out_fix("say another --layer N, or --prefix P for a file with several kinds of attention");
+        if (e.status == ATTN_LAYER_E_HEADS)
+            out_fix("say --heads N");
+        else if (o->heads.given || o->kv_heads.given)
+            out_fix("leave --heads and --kv-heads out where the file says them");
+        else if (e.status == ATTN_LAYER_E_LAYOUT)
+            out_fix("say another --layer N, or --prefix P for a file with several kinds of attention");
         return code;
     }
     out_note("%s", (*checkpoint)->description);

@@ -56,7 +56,8 @@ static void help(FILE *to)
 
 static void help_of(const subcommand *s)
 {
-    printf("attn %s: %s\n\nExamples:\n%s\nUsage: attn %s %s\n\n", s->name, s->summary, s->examples, s->name, s->usage);
+    printf("attn %s: %s\n\nExamples:\n%s\nUsage: attn %s%s%s\n\n", s->name, s->summary, s->examples, s->name, *s->usage ? " " : "",
+           s->usage);
     options_print(s->bit, stdout);
 }
 
@@ -85,7 +86,7 @@ static int run(const subcommand *s, int argc, char **argv)
         help_of(s);
     else if (!code && o.operands != s->operands) {
         code = out_fail(CLI_USAGE, "takes %d operand%s, %d given", s->operands, s->operands == 1 ? "" : "s", o.operands);
-        out_fix("usage: attn %s %s", s->name, s->usage);
+        out_fix("usage: attn %s%s%s", s->name, *s->usage ? " " : "", s->usage);
     } else if (!code)
         code = s->main(&o);
     options_free(&o);

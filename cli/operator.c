@@ -145,7 +145,7 @@ static int put_bias(cli_call *c, const char *path)
         out_note("--bias %s: %s becomes %s", path, io_dtype_name(a->dtype), io_dtype_name(to));
         if (!convert_array(a, to, &lost)) return out_fail(CLI_OUTPUT, "no memory for the bias");
         if (lost) { /* -1e300 adds a number, -inf hides: rounding may not turn one into the other */
-            out_fail(CLI_FIT, "--bias %s holds %lld finite values that are infinite in %s", path, (long long)lost, io_dtype_name(to));
+            out_fail(CLI_FIT, "--bias %s: finite values that would be infinite in %s: %lld", path, io_dtype_name(to), (long long)lost);
             out_fix("store -inf where a key is to be hidden, or run with --dtype f64");
             return CLI_FIT;
         }
@@ -200,8 +200,8 @@ static int put_heads(cli_call *c, const char *option, const char *text, int64_t 
     }
     if (!convert_array(a, real, &lost)) return out_fail(CLI_OUTPUT, "no memory for %s", option);
     if (lost)
-        return out_fail(CLI_FIT, "%s %s holds %lld finite values that are infinite in %s", option, text, (long long)lost,
-                        io_dtype_name(real));
+        return out_fail(CLI_FIT, "%s %s: finite values that would be infinite in %s: %lld", option, text, io_dtype_name(real),
+                        (long long)lost);
     *in = (attn_in){a->data, {0}, 0, real, 0};
     for (int n = 0; n < a->rank; n++) in->stride[n + 2 - a->rank] = a->shape[n] == 1 ? 0 : a->stride[n];
     return CLI_OK;

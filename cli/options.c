@@ -220,15 +220,27 @@ static int distance(const char *a, const char *b)
     return row[n];
 }
 
+/* Neither a name nor short for one: what is wrong with it. */
 static int unknown(unsigned command, const char *text)
 {
-    const option_row *best = NULL;
-    int               least = 4;
+    const char       *name = text + strspn(text, "-");
+    const size_t      length = strcspn(name, "=");
+    const option_row *best = NULL, *first = NULL;
+    int               least = 3;
     char              bare[32];
-    snprintf(bare, sizeof bare, "%.*s", (int)strcspn(text + strspn(text, "-"), "="), text + strspn(text, "-"));
-    for (int i = 0; i < ROWS; i++)
-        if (table[i].commands & command && distance(bare, table[i].name) < least) best = &table[i], least = distance(bare, best->name);
-    out_fail(CLI_USAGE, "%s is not an option of this command, or short for more than one", text);
+    snprintf(bare, sizeof bare, "%.*s", (int)length, name);
+    for (int i = 0; i < ROWS; i++) {
+        const option_row *row = &table[i];
+        if (!(row->commands & command)) continue;
+        if (strcmp(bare, row->name) == 0) return out_fail(CLI_USAGE, "--%s takes no value", bare);
+        if (length && strncmp(bare, row->name, length) == 0) {
+            if (first) return out_fail(CLI_USAGE, "%s is short for --%s and for --%s", text, first->name, row->name);
+            first = row;
+        }
+        const int far = distance(bare, row->name);
+        if (far < least && far < (int)length) best = row, least = far;
+    }
+    out_fail(CLI_USAGE, "%s is not an option of this command", text);
     if (best)
         out_fix("did you mean --%s? The command's --help lists all options", best->name);
     else

@@ -30,7 +30,11 @@ void run_print(const io_array *a)
             for (int x = 0; x < rank - 2; x++) printf(" %lld", (long long)index[x]);
             printf("\n");
         }
-        printf("%.6g", io_get(a, convert_at(a, index)));
+        const double x = io_get(a, convert_at(a, index));
+        if (isnan(x))
+            printf("nan"); /* printf would show its sign bit, which means nothing */
+        else
+            printf("%.6g", x);
         const int more = convert_next(a, index);
         putchar(more && index[rank - 1] ? ',' : '\n');
     }

@@ -1,0 +1,30 @@
+# outputs.sh: results in files: all of them or none
+# SPDX-License-Identifier: MIT
+. "$CASES/common.sh"
+S=small.safetensors
+t run $S:q $S:k $S:v -o out.npy
+"$ATTN" check $S:q $S:k $S:v --against out.npy -q --tolerance 0,0 | same
+q run $S:hsd_q $S:hsd_k $S:hsd_v --lse lse.csv -o out.npy
+near want_lse.csv lse.csv
+for stage in weight scaled capped biased; do
+    q run $S:sd_q $S:sd_k $S:sd_v --causal --align top-left --softcap 0.75 --weights w.csv --stage $stage -o out.csv
+    near want_$stage.csv w.csv
+done
+near want_weight.csv want_scaled.csv
+rm -f out.npy out.csv lse.csv w.csv
+echo "Not written, and nothing left behind:"
+ls -A > before
+q run $S:q $S:k $S:v -o none/out.npy
+mkdir folder.npy
+q run $S:q $S:k $S:v -o folder.npy
+q run $S:q $S:k $S:v -o out.npy --lse none/lse.npy
+q run $S:q $S:k $S:v -o out.npy --weights none/w.npy
+q run $S:q $S:k $S:v -o out.csv
+q run $S:q $S:k $S:v -o out.npy --lse lse.csv
+q run $S:q $S:k $S:v -o out.txt
+q run $S:q $S:k $S:v -o out.npy --lse out.npy
+q run $S:q $S:k $S:v -o out.npy --stage scaled
+"$ATTN" run q.csv k.csv v.csv -q > /dev/full
+echo "exit $?"
+rmdir folder.npy
+ls -A | diff before - && echo "nothing"
