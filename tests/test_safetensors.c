@@ -3,6 +3,8 @@
  */
 #include "io_check.h"
 
+#include <pthread.h>
+
 #define ARRAY(name, dtype, shape, offsets) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 static bytes store_bytes(const char *header, const void *data, size_t n)
@@ -135,6 +137,35 @@ static void aligns_what_the_file_does_not(void **state)
         io_store_close(s);
         free(b.at);
     }
+}
+
+static void *find_a(void *store)
+{
+    io_array a;
+    return io_store_find(store, "a", &a) == 1 && io_get(&a, 0) == 1.5 ? a.data : NULL;
+}
+
+static void aligns_once_for_all_threads(void **state)
+{
+    enum { THREADS = 8 };
+    static const double data[2] = {1.5, -3};
+    bytes               b = store_bytes("{" ARRAY("b", "U8", "[1]", "[0,1]") "," ARRAY("a", "F64", "[1]", "[1,9]") "}", data, 0);
+    (void)state;
+    put(&b, "x", 1);
+    put(&b, data, 8);
+    for (int round = 0; round < 20; round++) {
+        pthread_t thread[THREADS];
+        void     *found[THREADS];
+        io_error  error;
+        io_store *s = io_store_open_memory(b.at, b.size, &error);
+        assert_non_null(s);
+        for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&thread[i], NULL, find_a, s), 0);
+        for (int i = 0; i < THREADS; i++) pthread_join(thread[i], &found[i]);
+        for (int i = 0; i < THREADS; i++) assert_true(found[i] && found[i] == found[0]);
+        assert_false((unsigned char *)found[0] >= b.at && (unsigned char *)found[0] < b.at + b.size); /* a copy, or nothing was tested */
+        io_store_close(s);
+    }
+    free(b.at);
 }
 
 static void opens_files_and_reads_members(void **state)
@@ -331,6 +362,7 @@ int main(void)
         cmocka_unit_test(hands_out_arrays_in_place),
         cmocka_unit_test(reads_every_type),
         cmocka_unit_test(aligns_what_the_file_does_not),
+        cmocka_unit_test(aligns_once_for_all_threads),
         cmocka_unit_test(opens_files_and_reads_members),
         cmocka_unit_test(refuses_types_on_use_only),
         cmocka_unit_test(refuses_bad_arrays),
