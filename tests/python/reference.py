@@ -41,7 +41,7 @@ def select(weights, seen, v):
     """Sums of what is seen only: 0 times a NaN that is not seen would be NaN in a plain product."""
     finite = np.isfinite(v)
     out = weights @ np.where(finite, v, 0.0)
-    for b, h, j, c in np.argwhere(~finite):
+    for b, h, j, c in np.argwhere(~finite & seen.any(axis=2)[..., None]):
         rows = seen[b, h, :, j]
         out[b, h, rows, c] += weights[b, h, rows, j] * v[b, h, j, c]
     return out
