@@ -509,6 +509,12 @@ static void requests_and_places_are_checked(void **state)
     attn_layer_free(load(-1, H, 0, o.prefix));
     o.prefix = NULL;
 
+    static file near;
+    add_layer(&near, &mha, &t, "layers.0.not_", ATTN_F32, 1); /* layers.0.not_in_proj_weight is no in_proj_weight */
+    save(&near);
+    refused(model, 0, &o, ATTN_LAYER_E_LAYOUT, "no layer 0");
+    save(&f);
+
     refused(NULL, 0, &o, ATTN_LAYER_E_ARGUMENT, "path is NULL");
     assert_int_equal(attn_layer_load(model, 0, &o, NULL, &e), ATTN_LAYER_E_ARGUMENT);
     says(e.message, "checkpoint is NULL");

@@ -616,6 +616,7 @@ CHANGE(options_with_work, l->options.work_bytes = 1)
 CHANGE(bad_option, l->options.softcap = -1)
 CHANGE(bad_isa, l->options.isa = "abacus")
 CHANGE(unsaid_align, l->options.causal = 1; l->options.key_count = few)
+CHANGE(unaligned_bias, l->options.bias = attn_in_dense((char *)l->memory[0] + 1, ATTN_F32, 0, 0, 1))
 CHANGE(old_desc, l->d.size = 100)
 CHANGE(old_options, l->options.size = 8)
 
@@ -663,6 +664,7 @@ static const struct {
     {bad_option, ATTN_E_ARGUMENT, "softcap is -1"}, /* the operator's own sentence */
     {bad_isa, ATTN_E_ARGUMENT, "abacus"},
     {unsaid_align, ATTN_E_ARGUMENT, "align"},
+    {unaligned_bias, ATTN_E_ARGUMENT, "bias"},
     {old_desc, ATTN_LAYER_E_ARGUMENT, "desc.size is 100"},
     {old_options, ATTN_LAYER_E_ARGUMENT, "options.size is 8"},
 };

@@ -14,7 +14,8 @@
  * W[o, i] is the weight from input channel i to output channel o. The four biases are each optional. Everything the operator can do
  * is asked for through `options`, a descriptor of attn.h in which only masks and options are filled: causal, align, window, query_offset,
  * query_count, key_count, key_start, allow, bias, alibi, sink, scale, softcap, lse, weights, weights_stage, isa, executor. They mean what
- * attn.h says. There are no residual, no normalisation, no dropout and no rotary embedding in here.
+ * attn.h says: options->weights receives every head's weights, and query head h reads key head h / (heads / kv_heads). There is no residual,
+ * normalisation, dropout or rotary embedding in here.
  *
  * A token past query_count has y = 0 exactly, so its out is b_O (or 0 without one). What x holds at a token that nobody sees, NaN included,
  * reaches the results of no other token.
@@ -27,6 +28,8 @@
  *     torch Linear (rows are outputs), separate:     attn_layer_linear(w, inputs)
  *     torch MHA in_proj_weight (3 E, E):             attn_layer_linear(w, E), attn_layer_linear(w + E * E, E), attn_layer_linear(w + 2 * E * E, E)
  *     GPT-2 Conv1D c_attn (E, 3 E), rows are inputs: attn_layer_conv1d(w, 3 * E), attn_layer_conv1d(w + E, 3 * E), attn_layer_conv1d(w + 2 * E, 3 * E)
+ *
+ * With grouped heads k begins at output heads * dim and v at (heads + kv_heads) * dim.
  *
  * MEMORY
  *
@@ -48,7 +51,8 @@
  *
  * The operator keeps its promises (attn.h) given the same q, k, v. The projections are as reproducible as the CBLAS library is: the bits of a
  * batch entry do not depend on the batch that it sits in or on which optional outputs are asked for, but they may depend on the number of tokens and
- * on OpenBLAS's CPU type and thread count. The floating-point environment is the default one during the call and the caller's afterwards.
+ * on OpenBLAS's CPU type and thread count. The calling thread's floating-point environment is the default one during the call and the caller's
+ * afterwards.
  *
  * LIMITS OF THIS VERSION
  *
@@ -245,7 +249,8 @@ typedef struct attn_layer_checkpoint {
 /* Reads layer `layer` (from 0) of the .safetensors file `path`. f32 weights are copied, f16 and bf16 turned into f32, others refused. heads is taken from options,
  * else from the file's own __metadata__, else from config.json in the same folder (num_attention_heads, n_head or n_heads; num_key_value_heads).
  * A sharded checkpoint's index.json and pickled .bin or .pt files are refused. Variants that these layouts' formula does not cover are refused where the file
- * or config.json shows them: relative position embeddings, rotary embeddings, bias_k and bias_v, GPT-2's other scales.
+ * or config.json shows them: relative position embeddings, rotary embeddings, bias_k and bias_v, GPT-2's other scales. What leaves no trace there (torch's
+ * add_zero_attn) goes unnoticed.
  * `options` may be NULL. On success *checkpoint is the caller's to free; on failure it is NULL. */
 ATTN_API int32_t attn_layer_load(const char *path, int64_t layer, const attn_layer_load_options *options,
                                  attn_layer_checkpoint **checkpoint, attn_error *error);
