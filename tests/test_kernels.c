@@ -1,0 +1,636 @@
+/* test_kernels.c: every block kernel of kernels.inc against plain C bit for bit and against the formula in double; every conversion.
+ * SPDX-License-Identifier: MIT
+ */
+#include "support.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "kernel.h"
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+static const struct attn_kernel *const kernels[] = {
+#define ATTN_KERNEL_ROW(symbol) &symbol,
+#define ATTN_CONVERT_ROW(symbol)
+#include "kernels.inc"
+#undef ATTN_KERNEL_ROW
+#undef ATTN_CONVERT_ROW
+};
+
+static int usable(const struct attn_kernel *k)
+{
+    for (int i = 0; attn_isa_name(i); i++)
+        if (!strcmp(attn_isa_name(i), k->isa)) return attn_isa_usable(i);
+    return 0;
+}
+
+static int32_t dtype_of(const struct attn_kernel *k)
+{
+    return k->real_bytes == 8 ? ATTN_F64 : ATTN_F32;
+}
+
+/* ---- one block, as numbers ------------------------------------------------------------------------------------------------------------ */
+
+enum { PLAIN, EQUAL, HUGE, MINUS_INFINITE, TINY_VALUES, LARGE_VALUES, HIDDEN_NAN, KINDS };
+
+struct block_case {
+    int32_t        dtype;
+    int            kind, side, edited, ranged, with_slope;
+    int64_t        m, keys, dim, value_dim, k_gap, v_gap;
+    double        *q, *k, *v, *add, cap; /* [m][dim] in the kernels' domain, [keys][dim], [keys][value_dim], [m][keys] natural */
+    unsigned char *seen;                 /* [m][keys] */
+    double         slope[ATTN_ROWS_MAX], sink[ATTN_ROWS_MAX], position[ATTN_ROWS_MAX];
+    int64_t        low[ATTN_ROWS_MAX], high[ATTN_ROWS_MAX]; /* keys seen by position, where ranged */
+};
+
+struct block_result {
+    double *out, *lse, *weights, *sizes; /* [m][value_dim], [m], [m][keys], [m]: S of the tolerance */
+};
+
+static double *numbers(int64_t count)
+{
+    return calloc((size_t)count + 1, sizeof(double));
+}
+
+/* Every number as the kernel's arithmetic holds it. */
+static double rounded(int32_t dtype, double x)
+{
+    return dtype == ATTN_F32 ? (double)(float)x : x;
+}
+
+static void fill(double *to, int64_t count, int32_t dtype, rng *r, double spread)
+{
+    for (int64_t i = 0; i < count; i++) to[i] = rounded(dtype, spread * rng_normal(r));
+}
+
+static int sees(const struct block_case *c, int64_t i, int64_t j)
+{
+    return (!c->ranged || (j >= c->low[i] && j < c->high[i])) && (!c->edited || c->seen[i * c->keys + j]);
+}
+
+static void case_hide(struct block_case *c, rng *r)
+{
+    int64_t cut = rng_range(r, 0, c->keys), form = rng_range(r, 0, 4);
+    c->seen = malloc((size_t)(c->m * c->keys) + 1);
+    for (int64_t i = 0; i < c->m; i++)
+        for (int64_t j = 0; j < c->keys; j++) {
+            unsigned char *s = &c->seen[i * c->keys + j];
+            *s = (unsigned char)(form == 0   ? 1
+                                 : form == 1 ? rng_percent(r, 60)
+                                 : form == 2 ? j <= cut + i
+                                 : form == 3 ? j >= cut
+                                             : i % 3 != 1);
+        }
+}
+
+/* A key that nobody sees holds NaN or infinity. */
+static void case_poison(struct block_case *c)
+{
+    for (int64_t j = 0; j < c->keys; j++) {
+        int shown = 0;
+        for (int64_t i = 0; i < c->m; i++) shown |= sees(c, i, j);
+        for (int64_t at = 0; !shown && at < c->dim; at++) c->k[j * c->dim + at] = NAN;
+        for (int64_t at = 0; !shown && at < c->value_dim; at++) c->v[j * c->value_dim + at] = j % 2 ? NAN : INFINITY;
+    }
+}
+
+static void case_make(struct block_case *c, rng *r, int32_t dtype, int64_t most_rows)
+{
+    static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 10, 15, 16, 17, 31, 32, 33, 47, 48, 49, 127, 128, 129, 200, 255, 256, 257};
+    static const int64_t widths[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17, 33, 64, 65};
+    memset(c, 0, sizeof *c);
+    c->dtype = dtype, c->kind = (int)rng_range(r, 0, KINDS - 1), c->side = (int)rng_range(r, GUARD_BELOW, GUARD_ABOVE);
+    c->keys = rng_percent(r, 3) ? rng_range(r, 2046, 2050) : rng_pick(r, sizes, COUNT(sizes));
+    c->m = rng_percent(r, 50) ? rng_range(r, 1, most_rows) : most_rows - rng_range(r, 0, 1);
+    c->dim = rng_pick(r, widths, COUNT(widths)), c->value_dim = rng_pick(r, widths, COUNT(widths));
+    c->k_gap = rng_percent(r, 30) ? rng_range(r, 1, 3) : 0, c->v_gap = rng_percent(r, 30) ? rng_range(r, 1, 3) : 0;
+    c->q = numbers(c->m * c->dim), c->k = numbers(c->keys * c->dim), c->v = numbers(c->keys * c->value_dim);
+    if (c->kind != EQUAL) fill(c->q, c->m * c->dim, dtype, r, c->kind == HUGE ? 1e4 : 0.5);
+    fill(c->k, c->keys * c->dim, dtype, r, 1);
+    fill(c->v, c->keys * c->value_dim, dtype, r, c->kind == TINY_VALUES ? (dtype == ATTN_F32 ? 1e-39 : 1e-310) : 1);
+    for (int64_t i = 0; c->kind == LARGE_VALUES && i < c->keys * c->value_dim; i++) c->v[i] = rounded(dtype, 0.9 * element_max(dtype));
+    for (int64_t j = 0; c->kind == MINUS_INFINITE && c->dim && j < c->keys; j++)
+        if (rng_percent(r, 50)) c->k[j * c->dim] = -INFINITY;
+    for (int64_t i = 0; c->kind == MINUS_INFINITE && i < c->m && c->dim; i++)
+        c->q[i * c->dim] = fabs(c->q[i * c->dim]) + 0.5; /* no +inf, no NaN */
+    c->edited = rng_percent(r, 50);
+    c->ranged = rng_percent(r, 50);
+    if (c->edited) {
+        case_hide(c, r);
+        c->add = numbers(c->m * c->keys);
+        fill(c->add, c->m * c->keys, dtype, r, 1);
+    }
+    int64_t width = rng_range(r, 0, c->keys), slant = rng_range(r, -3, 3);
+    for (int64_t i = 0, from = rng_range(r, -9, c->keys); i < ATTN_ROWS_MAX; i++) {
+        c->low[i] = from + slant * i, c->high[i] = c->low[i] + width;
+        if (rng_percent(r, 3)) c->high[i] = c->low[i];
+    }
+    if (c->kind == HIDDEN_NAN) case_poison(c);
+    if (rng_percent(r, 25)) c->cap = (rng_percent(r, 50) ? 1 : 20) * (0.5 + rng_unit(r));
+    c->with_slope = rng_percent(r, 25);
+    for (int64_t i = 0; i < ATTN_ROWS_MAX; i++) {
+        c->slope[i] = rounded(dtype, 0.1 * rng_normal(r));
+        c->position[i] = (double)rng_range(r, -20, c->keys + 20);
+        c->sink[i] = rng_percent(r, 50) ? -INFINITY : rounded(dtype, rng_normal(r));
+    }
+}
+
+static void case_free(struct block_case *c)
+{
+    free(c->q), free(c->k), free(c->v), free(c->add), free(c->seen);
+}
+
+static struct block_result result_make(const struct block_case *c)
+{
+    struct block_result r = {numbers(c->m * c->value_dim), numbers(c->m), numbers(c->m * c->keys), numbers(c->m)};
+    return r;
+}
+
+static void result_free(struct block_result *r)
+{
+    free(r->out), free(r->lse), free(r->weights), free(r->sizes);
+}
+
+/* The formula of attn.h for one block, in double. */
+static void reference_block(const struct block_case *c, struct block_result *r)
+{
+    for (int64_t i = 0; i < c->m; i++) {
+        double *s = r->weights + i * c->keys, top = c->sink[i], sum;
+        for (int64_t j = 0; j < c->keys; j++) {
+            double x = 0, size = 0, away = fabs(c->position[i] - (double)j);
+            for (int64_t at = 0; at < c->dim; at++)
+                x += c->q[i * c->dim + at] * c->k[j * c->dim + at], size += fabs(c->q[i * c->dim + at] * c->k[j * c->dim + at]);
+            x *= ATTN_NATURAL, size *= ATTN_NATURAL;
+            if (c->cap > 0) x = c->cap * tanh(x / c->cap);
+            if (c->add) x += c->add[i * c->keys + j], size += fabs(c->add[i * c->keys + j]);
+            if (c->with_slope) x -= c->slope[i] * away, size += fabs(c->slope[i] * away);
+            s[j] = sees(c, i, j) ? x : -INFINITY;
+            if (s[j] > top) top = s[j];
+            if (s[j] != -INFINITY && isfinite(size) && size > r->sizes[i]) r->sizes[i] = size;
+        }
+        sum = c->sink[i] == -INFINITY ? 0 : exp(c->sink[i] - top);
+        for (int64_t j = 0; j < c->keys; j++) sum += s[j] = s[j] == -INFINITY ? 0 : exp(s[j] - top);
+        for (int64_t j = 0; j < c->keys; j++) {
+            if (s[j] == 0) continue;
+            s[j] /= sum;
+            for (int64_t at = 0; at < c->value_dim; at++) r->out[i * c->value_dim + at] += s[j] * c->v[j * c->value_dim + at];
+        }
+        r->lse[i] = top == -INFINITY ? top : top + log(sum);
+    }
+}
+
+/* ---- the same through a kernel --------------------------------------------------------------------------------------------------------- */
+
+enum { Q, S, O0, TOP0, SUM0, O1, TOP1, SUM1, SLOPE, NEAR, SHIFT, SINK, LOW, HIGH, EDIT, K, V, LSE, ARRAYS };
+
+struct bench {
+    const struct attn_kernel *kernel;
+    const struct block_case  *c;
+    guarded                   a[ARRAYS];
+    struct attn_block         block;
+    struct attn_part          part[2];
+};
+
+static void put(struct bench *t, int array, int64_t at, double x)
+{
+    element_set(t->a[array].bytes, t->c->dtype, at, x);
+}
+
+static double get(const struct bench *t, int array, int64_t at)
+{
+    return element_get(t->a[array].bytes, t->c->dtype, at);
+}
+
+static void bench_make(struct bench *t, const struct attn_kernel *kernel, const struct block_case *c)
+{
+    int64_t       rows = kernel->rows, tile = c->keys < ATTN_TILE ? c->keys : ATTN_TILE;
+    const int64_t size[ARRAYS] = {[Q] = c->dim * rows,
+                                  [S] = tile * rows,
+                                  [O0] = c->value_dim * rows,
+                                  [O1] = c->value_dim * rows,
+                                  [TOP0] = rows,
+                                  [SUM0] = rows,
+                                  [TOP1] = rows,
+                                  [SUM1] = rows,
+                                  [SLOPE] = rows,
+                                  [NEAR] = rows,
+                                  [SHIFT] = rows,
+                                  [SINK] = rows,
+                                  [LOW] = rows,
+                                  [HIGH] = rows,
+                                  [EDIT] = tile * rows,
+                                  [K] = c->keys ? (c->keys - 1) * (c->dim + c->k_gap) + c->dim : 0,
+                                  [V] = c->keys ? (c->keys - 1) * (c->value_dim + c->v_gap) + c->value_dim : 0,
+                                  [LSE] = c->m};
+    memset(t, 0, sizeof *t);
+    t->kernel = kernel, t->c = c;
+    for (int i = 0; i < ARRAYS; i++) guarded_make(&t->a[i], (size_t)size[i] * (i == LSE ? 8 : (size_t)kernel->real_bytes), c->side, 0xFF);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t at = 0; at < c->dim; at++) put(t, Q, at * rows + i, i < c->m ? c->q[i * c->dim + at] : 0.25);
+    for (int64_t j = 0; j < c->keys; j++) {
+        for (int64_t at = 0; at < c->dim; at++) put(t, K, j * (c->dim + c->k_gap) + at, c->k[j * c->dim + at]);
+        for (int64_t at = 0; at < c->value_dim; at++) put(t, V, j * (c->value_dim + c->v_gap) + at, c->v[j * c->value_dim + at]);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        put(t, SLOPE, i, i < c->m ? c->slope[i] * ATTN_DOMAIN : 0);
+        put(t, SINK, i, i < c->m ? c->sink[i] : -INFINITY);
+        put(t, SHIFT, i, 0);
+    }
+    t->part[0] = (struct attn_part){t->a[O0].bytes, t->a[TOP0].bytes, t->a[SUM0].bytes};
+    t->part[1] = (struct attn_part){t->a[O1].bytes, t->a[TOP1].bytes, t->a[SUM1].bytes};
+    t->block = (struct attn_block){.m = c->m,
+                                   .dim = c->dim,
+                                   .value_dim = c->value_dim,
+                                   .q = t->a[Q].bytes,
+                                   .s = t->a[S].bytes,
+                                   .part = t->part[0],
+                                   .slope = c->with_slope ? t->a[SLOPE].bytes : NULL,
+                                   .near = t->a[NEAR].bytes,
+                                   .shift = t->a[SHIFT].bytes,
+                                   .cap = c->cap * ATTN_DOMAIN};
+}
+
+static int64_t bench_broken(struct bench *t)
+{
+    static const char *const names[ARRAYS] = {"q",    "s",     "o",    "top", "sum",  "o 1",  "top 1", "sum 1", "slope",
+                                              "near", "shift", "sink", "low", "high", "edit", "k",     "v",     "lse"};
+    int64_t                  bad = 0;
+    for (int i = 0; i < ARRAYS; i++) {
+        const char *side = guarded_broken(&t->a[i]);
+        if (side) fprintf(stderr, "  %s wrote %s of %s\n", t->kernel->name, side, names[i]);
+        bad += side != NULL;
+        guarded_free(&t->a[i]);
+    }
+    return bad;
+}
+
+/* The tile's edit entries by way of the row's own function: lines of ATTN_TILE entries in, how many are hidden out. */
+static int64_t edit_make(struct bench *t, int64_t first, int64_t keys)
+{
+    const struct block_case *c = t->c;
+    unsigned char            seen[ATTN_ROWS_MAX][ATTN_TILE];
+    const unsigned char     *seen_rows[ATTN_ROWS_MAX];
+    const void              *add_rows[ATTN_ROWS_MAX];
+    guarded                  lines;
+    int64_t                  hidden = 0, line = ATTN_TILE * t->kernel->real_bytes;
+    guarded_make(&lines, (size_t)(c->m * line), c->side, 0xFF);
+    memset(seen, 1, sizeof seen);
+    for (int64_t i = 0; i < c->m; i++) {
+        for (int64_t j = 0; j < keys; j++) {
+            element_set(lines.bytes + i * line, c->dtype, j, c->add[i * c->keys + first + j]);
+            hidden += !(seen[i][j] = c->seen[i * c->keys + first + j]);
+        }
+        seen_rows[i] = seen[i], add_rows[i] = lines.bytes + i * line;
+    }
+    assert_int_equal(t->kernel->edit(t->a[EDIT].bytes, c->m, keys, seen_rows, add_rows), hidden);
+    guarded_free(&lines);
+    return hidden;
+}
+
+static int64_t within(int64_t x, int64_t most)
+{
+    return x < 0 ? 0 : x > most ? most : x;
+}
+
+static struct attn_tile tile_make(struct bench *t, int64_t first)
+{
+    const struct block_case *c = t->c;
+    int64_t                  rows = t->kernel->rows, keys = c->keys - first < ATTN_TILE ? c->keys - first : ATTN_TILE;
+    struct attn_tile         tile = {.keys = keys, .k_step = c->dim + c->k_gap, .v_step = c->value_dim + c->v_gap};
+    tile.k = t->a[K].bytes + first * tile.k_step * t->kernel->real_bytes;
+    tile.v = t->a[V].bytes + first * tile.v_step * t->kernel->real_bytes;
+    for (int64_t i = 0; i < rows; i++) {
+        put(t, NEAR, i, i < c->m ? c->position[i] - (double)first : 0);
+        put(t, LOW, i, i < c->m ? (double)within(c->low[i] - first, keys) : 0);
+        put(t, HIGH, i, i < c->m ? (double)within(c->high[i] - first, keys) : 0);
+    }
+    if (c->ranged) tile.low = t->a[LOW].bytes, tile.high = t->a[HIGH].bytes;
+    if (c->edited) {
+        tile.hidden = edit_make(t, first, keys) != 0;
+        tile.edit = t->a[EDIT].bytes;
+    }
+    return tile;
+}
+
+static void walk(struct bench *t)
+{
+    const struct attn_kernel *k = t->kernel;
+    t->block.part = t->part[0];
+    k->begin(&t->block, &t->block.part);
+    for (int64_t first = 0, folds = 0; first < t->c->keys; first += ATTN_TILE) {
+        struct attn_tile tile = tile_make(t, first);
+        k->step(&t->block, &tile);
+        int last = first + ATTN_TILE >= t->c->keys;
+        if ((first + ATTN_TILE) % ATTN_CHUNK != 0 && !last) continue;
+        if (folds++) k->fold(&t->block, &t->part[0]);
+        t->block.part = t->part[1];
+        if (!last) k->begin(&t->block, &t->block.part);
+    }
+    t->block.part = t->part[0];
+}
+
+/* Returns faults at the guards. */
+static int64_t kernel_block(const struct attn_kernel *k, const struct block_case *c, struct block_result *r)
+{
+    struct bench t;
+    bench_make(&t, k, c);
+    int rounds = 0;
+    do {
+        walk(&t);
+        t.block.shifted = 1; /* for the next round, if there is one */
+    } while (k->finish(&t.block, t.a[SINK].bytes, t.a[SHIFT].bytes, (double *)(void *)t.a[LSE].bytes) && ++rounds < 3);
+    assert_true(rounds < 3);
+    for (int64_t i = 0; i < c->m; i++) {
+        r->lse[i] = element_get(t.a[LSE].bytes, ATTN_F64, i);
+        for (int64_t at = 0; at < c->value_dim; at++) r->out[i * c->value_dim + at] = get(&t, O0, at * k->rows + i);
+    }
+    for (int64_t first = 0; first < c->keys; first += ATTN_TILE) {
+        struct attn_tile tile = tile_make(&t, first);
+        k->scores(&t.block, &tile, ATTN_UPTO_WEIGHT);
+        k->weights(&t.block, tile.keys, ATTN_UPTO_WEIGHT);
+        for (int64_t i = 0; i < c->m; i++)
+            for (int64_t j = 0; j < tile.keys; j++) r->weights[i * c->keys + first + j] = get(&t, S, j * k->rows + i);
+    }
+    return bench_broken(&t);
+}
+
+static double largest_of(const double *x, int64_t count)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (isfinite(x[i]) && fabs(x[i]) > largest) largest = fabs(x[i]);
+    return largest;
+}
+
+static int64_t compare(const char *what, int32_t dtype, const double *got, const double *want, const double *sizes, int64_t m, int64_t n)
+{
+    int64_t bad = 0;
+    double  largest = largest_of(want, m * n);
+    for (int64_t i = 0; i < m * n; i++) {
+        double allowed = tolerance(dtype, dtype, largest, want[i], sizes[i / n]);
+        if (isnan(want[i]) ? isnan(got[i]) : isinf(want[i]) ? got[i] == want[i] : fabs(got[i] - want[i]) <= allowed) continue;
+        if (bad++ < 3)
+            fprintf(stderr, "  %s[%" PRId64 "][%" PRId64 "]: want %.17g got %.17g allowed %.3g\n", what, i / n, i % n, want[i], got[i],
+                    allowed);
+    }
+    return bad;
+}
+
+static int64_t other_bits(const char *what, const double *a, const double *b, int64_t count)
+{
+    int64_t bad = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (isnan(a[i]) ? isnan(b[i]) : a[i] == b[i] && signbit(a[i]) == signbit(b[i])) continue;
+        if (bad++ < 3) fprintf(stderr, "  %s[%" PRId64 "]: plain C has %.17g, this row %.17g\n", what, i, a[i], b[i]);
+    }
+    return bad;
+}
+
+/* Every row against the formula, and against the plain C row of the same arithmetic: they promise each other's bits. */
+static void rows_compute_the_formula(void **state)
+{
+    (void)state;
+    int64_t failed = 0;
+    for (int64_t at = 0; at < test_count(700) && failed < 3; at++) {
+        if (!test_case_wanted(at)) continue;
+        int                       wide = at % 2;
+        const struct attn_kernel *plain = kernels[COUNT(kernels) - 2 + wide];
+        rng                       r = rng_make("kernels", at);
+        struct block_case         c;
+        int64_t                   most = ATTN_ROWS_MAX, bad = 0;
+        int                       row = (int)rng_range(&r, 0, COUNT(kernels) / 2 - 1) * 2 + wide;
+        if (!usable(kernels[row])) continue;
+        most = kernels[row]->rows;
+        case_make(&c, &r, wide ? ATTN_F64 : ATTN_F32, most);
+        struct block_result want = result_make(&c), got = result_make(&c), base = result_make(&c);
+        reference_block(&c, &want);
+        bad += kernel_block(kernels[row], &c, &got);
+        bad += compare("out", c.dtype, got.out, want.out, want.sizes, c.m, c.value_dim);
+        bad += compare("lse", c.dtype, got.lse, want.lse, want.sizes, c.m, 1);
+        bad += compare("weights", c.dtype, got.weights, want.weights, want.sizes, c.m, c.keys);
+        /* plain C has fewer rows: block by block */
+        for (int64_t from = 0; from < c.m; from += plain->rows) {
+            struct block_case part = c;
+            part.m = c.m - from < plain->rows ? c.m - from : plain->rows;
+            part.q += from * c.dim;
+            if (c.add) part.add += from * c.keys;
+            if (c.seen) part.seen += from * c.keys;
+            memmove(part.slope, c.slope + from, (size_t)part.m * sizeof(double)),
+                memmove(part.position, c.position + from, (size_t)part.m * sizeof(double));
+            memmove(part.sink, c.sink + from, (size_t)part.m * sizeof(double));
+            memmove(part.low, c.low + from, (size_t)part.m * sizeof part.low[0]),
+                memmove(part.high, c.high + from, (size_t)part.m * sizeof part.high[0]);
+            struct block_result piece = {base.out + from * c.value_dim, base.lse + from, base.weights + from * c.keys, NULL};
+            bad += kernel_block(plain, &part, &piece);
+        }
+        bad += other_bits("out", base.out, got.out, c.m * c.value_dim) + other_bits("lse", base.lse, got.lse, c.m) +
+               other_bits("weights", base.weights, got.weights, c.m * c.keys);
+        if (bad)
+            fprintf(stderr,
+                    "%s: ATTN_SEED=%" PRIu64 " ATTN_CASE=%" PRId64 ": kind %d m %" PRId64 " keys %" PRId64 " dim %" PRId64
+                    " value_dim %" PRId64 " edited %d ranged %d cap %g slope %d\n",
+                    kernels[row]->name, test_seed(), at, c.kind, c.m, c.keys, c.dim, c.value_dim, c.edited, c.ranged, c.cap, c.with_slope);
+        failed += bad != 0;
+        result_free(&want), result_free(&got), result_free(&base);
+        case_free(&c);
+    }
+    assert_int_equal(failed, 0);
+}
+
+/* The edit tile: natural numbers into the domain, -inf where not seen, how many of those; nothing beyond the vectors in use. */
+static void edit_tiles(void **state)
+{
+    (void)state;
+    for (int row = 0; row < COUNT(kernels); row++) {
+        const struct attn_kernel *k = kernels[row];
+        int32_t                   dtype = dtype_of(k);
+        if (!usable(k)) continue;
+        for (int64_t keys = 1; keys <= ATTN_TILE; keys++) {
+            rng                  r = rng_make("edit", row * 1000 + keys);
+            unsigned char        seen[ATTN_ROWS_MAX][ATTN_TILE];
+            const unsigned char *seen_rows[ATTN_ROWS_MAX];
+            const void          *add_rows[ATTN_ROWS_MAX];
+            guarded              edit, add;
+            int64_t              m = rng_range(&r, 1, k->rows), hidden = 0, some = rng_percent(&r, 70), added = rng_percent(&r, 70),
+                    line = ATTN_TILE * k->real_bytes;
+            guarded_make(&edit, (size_t)(keys * k->rows * k->real_bytes), GUARD_ABOVE, 0xA5);
+            guarded_make(&add, (size_t)(m * line), GUARD_ABOVE, 0);
+            for (int64_t i = 0; i < m; i++) {
+                for (int64_t j = 0; j < ATTN_TILE; j++) {
+                    seen[i][j] = (unsigned char)rng_pick(&r, (const int64_t[]){0, 1, 7, 128, 255}, 5);
+                    element_set(add.bytes + i * line, dtype, j,
+                                rng_percent(&r, 10)   ? -INFINITY
+                                : rng_percent(&r, 10) ? -element_max(dtype)
+                                                      : rng_normal(&r));
+                }
+                seen_rows[i] = seen[i], add_rows[i] = add.bytes + i * line;
+            }
+            int64_t n = k->edit(edit.bytes, m, keys, some ? seen_rows : NULL, added ? add_rows : NULL);
+            for (int64_t j = 0; j < keys; j++)
+                for (int64_t i = 0; i < m; i++) {
+                    double got = element_get(edit.bytes, dtype, j * k->rows + i), x = added ? element_get(add_rows[i], dtype, j) : 0;
+                    double want = some && !seen[i][j] ? -INFINITY
+                                  : dtype == ATTN_F32 ? (double)((float)x * (float)ATTN_DOMAIN)
+                                                      : x * ATTN_DOMAIN;
+                    assert_true(got == want);
+                    hidden += want == -INFINITY;
+                }
+            assert_int_equal(n, hidden);
+            assert_null(guarded_broken(&edit));
+            guarded_free(&edit), guarded_free(&add);
+        }
+    }
+}
+
+/* ---- conversions ----------------------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char                *name;
+    const struct attn_convert *row;
+    int32_t                    dtype;
+} converts[] = {
+    {"f32", &attn_convert_f32, ATTN_F32},
+    {"f64", &attn_convert_f64, ATTN_F64},
+    {"f16", &attn_convert_f16, ATTN_F16},
+    {"bf16", &attn_convert_bf16, ATTN_BF16},
+};
+
+static int same_number(double a, double b)
+{
+    return isnan(a) ? isnan(b) : a == b && signbit(a) == signbit(b);
+}
+
+/* All 65536 values, forwards, backwards and with steps. */
+static void halves_load_exactly(void **state)
+{
+    (void)state;
+    static const int64_t strides[] = {1, 2, -1, 3, 0};
+    for (int row = 2; row < 4; row++)
+        for (int s = 0; s < COUNT(strides); s++) {
+            enum { N = 65536 };
+            int64_t   stride = strides[s];
+            uint16_t *from = malloc(N * 3 * sizeof *from);
+            float    *to = malloc(N * sizeof *to);
+            for (int64_t i = 0; i < N * 3; i++) from[i] = (uint16_t)(stride < 0 ? N - 1 - i : stride > 1 ? i / stride : i);
+            converts[row].row->load_f32(to, stride < 0 ? from + N - 1 : from, stride, N);
+            for (int64_t i = 0; i < N; i++) {
+                double want = element_get(from, converts[row].dtype, stride < 0 ? N - 1 - i : i * stride);
+                if (!same_number(to[i], want))
+                    fprintf(stderr, "%s: %" PRId64 " stride %" PRId64 ": want %g got %g\n", converts[row].name, i, stride, want,
+                            (double)to[i]);
+                assert_true(same_number(to[i], want));
+            }
+            free(from), free(to);
+        }
+}
+
+static void check_store(int row, float x)
+{
+    uint16_t got[3] = {0x1234, 0x1234, 0x1234};
+    converts[row].row->store_f32(got + 1, 1, &x, 1);
+    double want = row == 2 ? half_to_double(half_from_double(x)) : brain_to_double(brain_from_double(x)),
+           back = element_get(got, converts[row].dtype, 1);
+    if (!same_number(back, want)) fprintf(stderr, "%s: %a: want %a got %a\n", converts[row].name, (double)x, want, back);
+    assert_true(same_number(back, want));
+    assert_true(got[0] == 0x1234 && got[2] == 0x1234);
+}
+
+/* Every value, every midpoint between neighbours and the floats next to those; then random bits. */
+static void halves_store_to_nearest_even(void **state)
+{
+    (void)state;
+    for (int row = 2; row < 4; row++) {
+        for (int32_t bits = 0; bits < 65536; bits++) {
+            uint16_t here = (uint16_t)bits, next = (uint16_t)(bits + 1);
+            double   x = element_get(&here, converts[row].dtype, 0), y = element_get(&next, converts[row].dtype, 0);
+            float    middle = (float)((x + y) / 2);
+            check_store(row, (float)x);
+            if (!isfinite(x) || !isfinite(y)) continue;
+            check_store(row, middle);
+            check_store(row, nextafterf(middle, INFINITY));
+            check_store(row, nextafterf(middle, -INFINITY));
+        }
+        static const float edge[] = {65504,       65519.996f,      65520,    65536,    FLT_MAX,         0x1.FEp127f,
+                                     0x1.FFp127f, 0x1.FEFFFEp127f, 0x1p-24f, 0x1p-25f, 0x1.000002p-25f, 0x1p-133f,
+                                     0x1p-134f,   0x1p-149f,       0.0f,     NAN,      INFINITY};
+        for (int i = 0; i < COUNT(edge); i++) check_store(row, edge[i]), check_store(row, -edge[i]);
+        rng r = rng_make("store", row);
+        for (int64_t i = 0; i < test_count(200000); i++) {
+            uint32_t word = (uint32_t)rng_bits(&r);
+            float    x;
+            memcpy(&x, &word, sizeof x);
+            check_store(row, x);
+        }
+    }
+}
+
+/* All forms of every conversion over strides, flush against a guard, through gaps that stay. */
+static void conversions_stay_in_bounds(void **state)
+{
+    (void)state;
+    for (int row = 0; row < COUNT(converts); row++)
+        for (int at = 0; at < 200; at++) {
+            rng                        r = rng_make("convert", row * 1000 + at);
+            const struct attn_convert *c = converts[row].row;
+            int32_t                    dtype = converts[row].dtype, arithmetic = at & 1 ? ATTN_F64 : ATTN_F32;
+            int64_t                    n = rng_range(&r, 1, 70), stride = rng_pick(&r, (const int64_t[]){1, 1, 2, 5, -1, -3}, 6),
+                    span = (n - 1) * llabs(stride) + 1;
+            guarded outside, inside;
+            guarded_make(&outside, (size_t)span * element_bytes(dtype), at % 3 ? GUARD_ABOVE : GUARD_BELOW, 0xA5);
+            guarded_make(&inside, (size_t)n * element_bytes(arithmetic), at % 3 ? GUARD_ABOVE : GUARD_BELOW, 0xA5);
+            char *first = (char *)outside.bytes + (stride < 0 ? (span - 1) * (int64_t)element_bytes(dtype) : 0);
+            for (int64_t i = 0; i < n; i++) element_set(inside.bytes, arithmetic, i, rng_normal(&r));
+            if (arithmetic == ATTN_F32 && c->store_f32)
+                c->store_f32(first, stride, (float *)(void *)inside.bytes, n);
+            else if (arithmetic == ATTN_F64 && c->store_f64)
+                c->store_f64(first, stride, (double *)(void *)inside.bytes, n);
+            else
+                goto next;
+            for (int64_t i = 0; i < span; i++) {
+                unsigned char want[8];
+                int64_t       index = stride < 0 ? (span - 1 - i) / -stride : i / stride;
+                memset(want, 0xA5, sizeof want);
+                if (i % llabs(stride) == 0) element_set(want, dtype, 0, element_get(inside.bytes, arithmetic, index));
+                assert_memory_equal(want, outside.bytes + i * (int64_t)element_bytes(dtype), element_bytes(dtype));
+            }
+            memset(inside.bytes, 0xA5, inside.size);
+            if (arithmetic == ATTN_F32 && c->load_f32)
+                c->load_f32((float *)(void *)inside.bytes, first, stride, n);
+            else if (arithmetic == ATTN_F64 && c->load_f64)
+                c->load_f64((double *)(void *)inside.bytes, first, stride, n);
+            else
+                goto next;
+            for (int64_t i = 0; i < n; i++)
+                assert_true(same_number(element_get(inside.bytes, arithmetic, i), element_get(first, dtype, i * stride)));
+        next:
+            assert_null(guarded_broken(&outside));
+            assert_null(guarded_broken(&inside));
+            guarded_free(&outside), guarded_free(&inside);
+        }
+}
+
+static void rows_expected_here_are_here(void **state)
+{
+    (void)state;
+    assert_int_equal(isa_report(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_expected_here_are_here),
+        cmocka_unit_test(rows_compute_the_formula),
+        cmocka_unit_test(edit_tiles),
+        cmocka_unit_test(halves_load_exactly),
+        cmocka_unit_test(halves_store_to_nearest_even),
+        cmocka_unit_test(conversions_stay_in_bounds),
+    };
+    cmocka_set_test_filter(getenv("ATTN_TEST"));
+    return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
+}
