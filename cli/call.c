@@ -215,6 +215,7 @@ static int read_inputs(cli_call *c)
         code = out_fail(CLI_FIT, "%s has rank %d, %s has rank %d; Q, K and V need one layout", each[n]->path, each[n]->array.rank,
                         c->q.path, c->q.array.rank);
         call_describe(c);
+        out_fix("reshape all three alike; axes of size 1 cost nothing");
     }
     if (!code) code = call_view(c, &c->q, c->options->heads.value);
     if (code) return code;
@@ -228,6 +229,7 @@ static int read_inputs(cli_call *c)
             code = out_fail(CLI_FIT, "%s has %lld channels, no multiple of the %lld channels per head of Q", c->k.path, (long long)wide,
                             (long long)dim);
             call_describe(c);
+            out_fix("--heads is the number of heads of Q; K and V must have the same channels per head");
             return code;
         }
         kv_heads = wide / dim;

@@ -41,6 +41,11 @@ static int measure(const cli_options *o, const attn_executor *executor, int64_t 
     d.dim = o->dim.given ? o->dim.value : 64;
     d.value_dim = o->value_dim.given ? o->value_dim.value : d.dim;
     d.queries = d.keys = tokens;
+    int64_t elements = d.dim > d.value_dim ? d.dim : d.value_dim;
+    if (__builtin_mul_overflow(elements, tokens, &elements) ||
+        __builtin_mul_overflow(elements, d.heads > d.kv_heads ? d.heads : d.kv_heads, &elements) ||
+        __builtin_mul_overflow(elements, d.batch, &elements))
+        return out_fail(CLI_FIT, "%lld tokens with these heads, channels and batch have more than 2^63 elements", (long long)tokens);
     d.q = attn_in_dense(NULL, dtype, d.heads, tokens, d.dim);
     d.k = attn_in_dense(NULL, dtype, d.kv_heads, tokens, d.dim);
     d.v = attn_in_dense(NULL, dtype, d.kv_heads, tokens, d.value_dim);

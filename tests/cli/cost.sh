@@ -14,3 +14,4 @@ echo "As JSON:"
 "$ATTN" cost --tokens 100,200 --threads 1 --json | flat | grep -v work_bytes
 t cost --tokens 2147483648 --heads 1000000
 t cost --tokens 100 --heads 3 --kv-heads 2
+t cost --tokens 5 --heads 4611686018427387904
