@@ -211,6 +211,7 @@ static int agrees(cli_call *c, const attn_desc *other, const cli_view *want, con
 /* Runs the call in other ways until one agrees with want; what was said differently, or NULL. Overwrites the call's result. */
 static const char *explain(cli_call *c, const cli_view *want, const cli_difference *bound)
 {
+    out_note("the results differ; looking for options with which they agree");
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         attn_desc other = c->desc;
         other.lse = (attn_out){0};
