@@ -198,6 +198,9 @@ static void opens_files_and_reads_members(void **state)
     snprintf(spec, sizeof spec, "%s:w", in_folder("two.safetensors"));
     snprintf(want, sizeof want, "%s: no array 'w'; the file holds x, y:z", in_folder("two.safetensors"));
     expect_refusal(io_read(spec, &a, &error), &a, &error, IO_E_READ, want);
+    snprintf(spec, sizeof spec, "%s:w.npz:v", in_folder("two.safetensors")); /* the first ending decides */
+    snprintf(want, sizeof want, "%s: no array 'w.npz:v'; the file holds x, y:z", in_folder("two.safetensors"));
+    expect_refusal(io_read(spec, &a, &error), &a, &error, IO_E_READ, want);
     assert_null(io_store_open("nowhere.safetensors", &error));
     assert_string_equal(error.message, "nowhere.safetensors: No such file or directory");
     assert_null(io_store_open(folder, &error));

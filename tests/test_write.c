@@ -95,7 +95,7 @@ static void npy_keeps_every_rank(void **state)
 
 static void csv_is_short_and_exact(void **state)
 {
-    float    f[4] = {0.1F, -1e30F, NAN, 16777216};
+    float    f[4] = {0.1F, -1e30F, -NAN, 16777216};
     double   d[4] = {0.1, 1.0 / 3, -INFINITY, 5e-324};
     uint16_t h[4] = {0x2e66, 0x7bff, 0x0001, 0xfc00}, b[4] = {0x3dcd, 0x7f7f, 0x0001, 0x3f80};
     uint64_t u[2] = {UINT64_MAX, 0};
