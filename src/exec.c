@@ -1,7 +1,6 @@
 /* exec.c: the tiling loop: a task is one block of queries, walking the keys that any of them sees.
  * SPDX-License-Identifier: MIT */
 #include <fenv.h>
-#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -50,25 +49,24 @@ static void load(const struct attn_plan *plan, const struct attn_convert *c, voi
         c->load_f64(to, from, stride, n);
 }
 
-/* n things of one row, out of an array [n][rows], through strides. */
-static void store(const struct task *t, const struct attn_convert *c, const void *from, int64_t row, int64_t n, char *to, int64_t stride,
-                  size_t width)
+/* n things of each row, out of an array [n][rows], to an output's rows, `skip` elements along its last axis. The edit tile serves as
+ * a buffer: when something is stored it is not in use. */
+static void store(const struct task *t, const attn_out *to, const struct attn_convert *convert, const void *from, int64_t n, int64_t skip)
 {
     const struct attn_plan *plan = t->plan;
-    const int64_t           rows = plan->kernel->rows;
-    void                   *line = t->slot + plan->at.line;
+    const int64_t           real = plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(to->dtype);
+    char                   *lines = t->slot + plan->at.edit;
     for (int64_t at = 0; at < n; at += ATTN_TILE) {
         int64_t some = n - at < ATTN_TILE ? n - at : ATTN_TILE;
-        for (int64_t i = 0; i < some; i++)
-            if (plan->kernel->real_bytes == 4)
-                ((float *)line)[i] = ((const float *)from)[(at + i) * rows + row];
+        plan->kernel->unload(lines, t->block.m, some, (const char *)from + at * plan->kernel->rows * real);
+        for (int64_t r = 0; r < t->block.m; r++) {
+            char *place = (char *)element(to->data, to->stride, to->dtype, t->batch, t->rows[r].head, t->rows[r].query) +
+                          (skip + at) * to->stride[3] * width;
+            if (real == 4)
+                convert->store_f32(place, to->stride[3], (const float *)(lines + r * ATTN_TILE * real), some);
             else
-                ((double *)line)[i] = ((const double *)from)[(at + i) * rows + row];
-        char *place = to + at * stride * (int64_t)width;
-        if (plan->kernel->real_bytes == 4)
-            c->store_f32(place, stride, line, some);
-        else
-            c->store_f64(place, stride, line, some);
+                convert->store_f64(place, to->stride[3], (const double *)(lines + r * ATTN_TILE * real), some);
+        }
     }
 }
 
@@ -88,27 +86,24 @@ static double get(const attn_in *t, int64_t offset)
 
 /* ---- a block ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Queries into [dim][rows], times the scale, rounded once. */
+/* Queries into [dim][rows], times the scale, rounded once. The edit tile serves as a buffer here too. */
 static void load_queries(const struct task *t)
 {
     const struct attn_plan *plan = t->plan;
-    const attn_desc        *d = &plan->d;
-    const int64_t           rows = plan->kernel->rows;
-    void                   *line = t->slot + plan->at.line, *q = t->slot + plan->at.q;
-    const double            limit = plan->kernel->real_bytes == 4 ? FLT_MAX : DBL_MAX;
-    memset(q, 0, (size_t)(d->dim * rows * plan->kernel->real_bytes));
-    for (int64_t r = 0; r < t->block.m; r++) {
-        const char *from = element(d->q.data, d->q.stride, d->q.dtype, t->batch, t->rows[r].head, t->rows[r].query);
-        int64_t     width = (int64_t)attn_dtype_bytes(d->q.dtype);
-        for (int64_t at = 0; at < d->dim; at += ATTN_TILE) {
-            int64_t some = d->dim - at < ATTN_TILE ? d->dim - at : ATTN_TILE;
-            load(plan, plan->in, line, from + at * d->q.stride[3] * width, d->q.stride[3], some);
-            for (int64_t c = 0; c < some; c++) {
-                double x = plan->kernel->real_bytes == 4 ? (double)((float *)line)[c] : ((double *)line)[c], scaled = x * plan->factor;
-                if (isfinite(x)) scaled = fmax(-limit, fmin(limit, scaled)); /* a huge scale times a key of 0 is 0, not NaN */
-                put(plan, q, (at + c) * rows + r, scaled);
-            }
+    const attn_in          *q = &plan->d.q;
+    const int64_t           real = plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(q->dtype);
+    for (int64_t at = 0; at < plan->d.dim; at += ATTN_TILE) {
+        int64_t     some = plan->d.dim - at < ATTN_TILE ? plan->d.dim - at : ATTN_TILE;
+        const void *lines[ATTN_ROWS_MAX];
+        for (int64_t r = 0; r < t->block.m; r++) {
+            char *line = t->slot + plan->at.edit + r * ATTN_TILE * real;
+            lines[r] = element(q->data, q->stride, q->dtype, t->batch, t->rows[r].head, t->rows[r].query) + at * q->stride[3] * width;
+            if (width == real && q->stride[3] == 1 && some % 16 == 0) continue;
+            memset(line, 0, (size_t)(ATTN_TILE * real));
+            load(plan, plan->in, line, lines[r], q->stride[3], some);
+            lines[r] = line;
         }
+        plan->kernel->load(t->slot + plan->at.q + at * plan->kernel->rows * real, t->block.m, some, lines, plan->factor);
     }
 }
 
@@ -220,7 +215,7 @@ static void write_weights(struct task *t)
 {
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
-    const int64_t           start = attn_key_start(d, t->batch), width = (int64_t)attn_dtype_bytes(d->weights.dtype);
+    const int64_t           start = attn_key_start(d, t->batch);
     const int32_t           stage = d->weights_stage;
     const double           *lse = (const double *)(t->slot + plan->at.lse);
     const int               masked = stage == ATTN_STAGE_WEIGHT || stage == ATTN_STAGE_BIASED;
@@ -233,15 +228,13 @@ static void write_weights(struct task *t)
             plan->kernel->scores(&t->block, &tile, stage);
             plan->kernel->weights(&t->block, n, stage);
         }
-        for (int64_t r = 0; r < t->block.m; r++) {
-            const struct attn_row *row = &t->rows[r];
+        for (int64_t r = 0; r < t->block.m; r++)
             if (stage == ATTN_STAGE_WEIGHT &&
                 isnan(lse[r])) /* a seen score of -inf looks hidden to the kernel, but its weight is NaN too */
                 for (int64_t i = 0; i < n; i++)
-                    if (attn_mask_sees(d, t->batch, row, j - start + i)) put(plan, t->block.s, i * plan->kernel->rows + r, (double)NAN);
-            char *to = (char *)element(d->weights.data, d->weights.stride, d->weights.dtype, t->batch, row->head, row->query);
-            store(t, plan->weights, t->block.s, r, n, to + j * d->weights.stride[3] * width, d->weights.stride[3], (size_t)width);
-        }
+                    if (attn_mask_sees(d, t->batch, &t->rows[r], j - start + i))
+                        put(plan, t->block.s, i * plan->kernel->rows + r, (double)NAN);
+        store(t, &d->weights, plan->weights, t->block.s, n, j);
     }
 }
 
@@ -252,10 +245,6 @@ static void write_results(struct task *t)
     const double           *lse = (const double *)(t->slot + plan->at.lse);
     for (int64_t r = 0; r < t->block.m; r++) {
         const struct attn_row *row = &t->rows[r];
-        if (d->value_dim) {
-            char *to = (char *)element(d->out.data, d->out.stride, d->out.dtype, t->batch, row->head, row->query);
-            store(t, plan->out, t->block.part.o, r, d->value_dim, to, d->out.stride[3], attn_dtype_bytes(d->out.dtype));
-        }
         if (d->lse.data) {
             char *to = (char *)element(d->lse.data, d->lse.stride, d->lse.dtype, t->batch, row->head, row->query);
             plan->lse->store_f64(to, 1, &lse[r], 1);

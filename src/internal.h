@@ -9,14 +9,14 @@
 
 /* Where a thread's scratch lies: offsets in bytes from the start of its slot. One map, made in plan.c and nowhere else:
  *
- *   q | s | edit | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | line | k | v
+ *   q | s | edit | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | k | v
  *
  * each part starts on 64 bytes and is followed by at least 64 bytes that nobody may touch (poisoned under ASAN). */
 struct attn_scratch {
-    size_t q, s, edit, o[2], top[2], sum[2], slope, near, low, high, shift, sink, lse, line, k, v, bytes;
+    size_t q, s, edit, o[2], top[2], sum[2], slope, near, low, high, shift, sink, lse, k, v, bytes;
 };
 
-enum { ATTN_SCRATCH_PARTS = 19, ATTN_RED_ZONE = 64 };
+enum { ATTN_SCRATCH_PARTS = 18, ATTN_RED_ZONE = 64 };
 
 /* What one run does; read only once made. */
 struct attn_plan {

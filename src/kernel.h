@@ -67,6 +67,12 @@ struct attn_kernel {
     const char *name, *isa;
     int64_t     real_bytes, rows;
 
+    /* q[c][r] = lines[r][c] * factor for n channels, rounded once (a finite number stays finite). lines[r] holds n rounded up to 16. */
+    void (*load)(void *q, int64_t m, int64_t n, const void *const *lines, double factor);
+
+    /* lines[r][i] = from[i][r], n <= ATTN_TILE things of m queries; lines is [rows][ATTN_TILE] */
+    void (*unload)(void *lines, int64_t m, int64_t n, const void *from);
+
     /* part.o = part.sum = 0, part.top = -inf */
     void (*begin)(const struct attn_block *b, const struct attn_part *part);
 

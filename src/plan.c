@@ -75,7 +75,6 @@ static void map_scratch(struct attn_plan *plan)
         {&at->shift, rows},
         {&at->sink, rows},
         {&at->lse, (size_t)plan->kernel->rows * sizeof(double)},
-        {&at->line, ATTN_TILE * real},
         {&at->k, ATTN_TILE * dim * real},
         {&at->v, ATTN_TILE * value_dim * real},
     };

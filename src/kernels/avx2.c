@@ -48,6 +48,10 @@ static FORCE TARGET vec v_fma(vec a, vec b, vec c)
 {
     return _mm256_fmadd_ps(a, b, c);
 }
+static FORCE TARGET vec v_max(vec a, vec b)
+{
+    return _mm256_max_ps(a, b);
+}
 static FORCE TARGET mask v_lt(vec a, vec b)
 {
     return _mm256_cmp_ps(a, b, _CMP_LT_OQ);

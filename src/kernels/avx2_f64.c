@@ -48,6 +48,10 @@ static FORCE TARGET vec v_fma(vec a, vec b, vec c)
 {
     return _mm256_fmadd_pd(a, b, c);
 }
+static FORCE TARGET vec v_max(vec a, vec b)
+{
+    return _mm256_max_pd(a, b);
+}
 static FORCE TARGET mask v_lt(vec a, vec b)
 {
     return _mm256_cmp_pd(a, b, _CMP_LT_OQ);

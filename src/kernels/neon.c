@@ -48,6 +48,10 @@ static FORCE vec v_fma(vec a, vec b, vec c)
 {
     return vfmaq_f32(c, a, b);
 }
+static FORCE vec v_max(vec a, vec b)
+{
+    return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
 static FORCE mask v_lt(vec a, vec b)
 {
     return vcltq_f32(a, b);

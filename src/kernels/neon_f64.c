@@ -48,6 +48,10 @@ static FORCE vec v_fma(vec a, vec b, vec c)
 {
     return vfmaq_f64(c, a, b);
 }
+static FORCE vec v_max(vec a, vec b)
+{
+    return vbslq_f64(vcgtq_f64(a, b), a, b);
+}
 static FORCE mask v_lt(vec a, vec b)
 {
     return vcltq_f64(a, b);

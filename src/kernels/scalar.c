@@ -47,6 +47,10 @@ static FORCE vec v_fma(vec a, vec b, vec c)
 {
     return fmaf(a, b, c);
 }
+static FORCE vec v_max(vec a, vec b)
+{
+    return a > b ? a : b;
+}
 static FORCE mask v_lt(vec a, vec b)
 {
     return a < b;

@@ -10,6 +10,7 @@
  *   NB              keys (scores) or channels (values) per register block; NV * NB + NV + 1 registers must exist
  * and these static inline functions (TARGET, FORCE):
  *   v_set(real) v_load(const real *) v_load_any(const real *), the same at any address   v_store(real *, vec) v_add v_sub v_div v_fma(a, b, c) = a b + c
+ *   v_max(a, b)     a > b ? a : b: NaN in a is lost, NaN in b stays (the reference must not become NaN, the weights must)
  *   v_lt(a, b) v_eq(a, b) -> mask   v_pick(mask, yes, no)
  *   v_round(a)      to nearest even, |a| < 2^20 or NaN or infinite
  *   v_scale(p, n)   p * 2^n, p about 1 or NaN, n whole, -1600 < n < 300
@@ -62,12 +63,6 @@ static const real tanh_c[] = {6.93404642098895359e-6,
 
 /* ---- functions of one vector ------------------------------------------------------------------------------------------------------ */
 
-/* a > b ? a : b. A NaN in a is lost, a NaN in b stays: the reference must not become NaN, the weights must. */
-FN FORCE vec v_max(vec a, vec b)
-{
-    return v_pick(v_lt(b, a), a, b);
-}
-
 FN FORCE vec times(vec a, vec b)
 {
     return v_fma(a, b, v_set(0));
@@ -80,12 +75,17 @@ FN FORCE vec poly(const real *c, int n, vec x)
     return y;
 }
 
-/* 2^(2 t - shift). Exactly 1 for t = 0 and shift = 0; 0 far below; NaN for NaN and +inf. */
-FN FORCE vec exp2_twice(vec t, vec shift)
+/* 2^(2 t - shift), c being exp2_c. Exactly 1 for t = 0 and shift = 0; 0 far below; NaN for NaN and +inf. */
+FN FORCE vec exp2_by(const real *c, vec t, vec shift)
 {
     vec v = v_max(v_set(EXP2_FLOOR), v_add(t, t));
     vec n = v_round(v);
-    return v_scale(poly(exp2_c, COUNT(exp2_c), v_sub(v, n)), v_sub(n, shift));
+    return v_scale(poly(c, COUNT(exp2_c), v_sub(v, n)), v_sub(n, shift));
+}
+
+FN FORCE vec exp2_twice(vec t, vec shift)
+{
+    return exp2_by(exp2_c, t, shift);
 }
 
 FN FORCE vec exp2_plain(vec t)
@@ -116,6 +116,20 @@ struct totals {
     real sum[ROWS] __attribute__((aligned(64)));
 };
 
+/* Keeps the compiler from computing x again, or earlier. */
+static FORCE int64_t opaque(int64_t x)
+{
+    __asm__("" : "+r"(x));
+    return x;
+}
+
+/* The first number of row i: an address of two registers each, so that all rows of a block need no more than five. */
+static FORCE real pick_row(const real *k, const real *k4, const real *k8, int64_t step, int64_t step3, const int i)
+{
+    const real *at = i < 4 ? k : i < 8 ? k4 : k8;
+    return i % 4 == 3 ? at[step3] : at[i % 4 * step];
+}
+
 /* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
  * weights against its reference while they are there. */
 FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
@@ -126,13 +140,15 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
     for (int i = 0; i < nk; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
-    for (int64_t c = 0; c < dim; c++) {
+    const real   *k4 = k + 4 * step, *k8 = k + 8 * step;
+    const int64_t step3 = opaque(3 * step);
+    for (int64_t c = 0; c < dim; c++, q += ROWS, k++, k4++, k8++) {
         vec x[NV];
 #pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) x[v] = v_load(q + c * ROWS + v * LANES);
+        for (int v = 0; v < nv; v++) x[v] = v_load(q + v * LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++) {
-            vec y = v_set(k[i * step + c]);
+            vec y = v_set(pick_row(k, k4, k8, step, step3, i));
 #pragma GCC unroll 4
             for (int v = 0; v < nv; v++) acc[i][v] = v_fma(x[v], y, acc[i][v]);
         }
@@ -144,12 +160,15 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
             for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, acc[i][v]);
         return;
     }
+    const real *c = exp2_c;
+    __asm__(""
+            : "+r"(c)); /* the coefficients are loaded here and not before the loop, where they would push accumulators out of registers */
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) {
         vec ref = v_load(totals->ref + v * LANES), most = v_load(totals->largest + v * LANES), sum = v_load(totals->sum + v * LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++) {
-            vec p = exp2_plain(v_sub(acc[i][v], ref));
+            vec p = exp2_by(c, v_sub(acc[i][v], ref), v_set(0));
             most = v_max(acc[i][v], most);
             sum = v_add(sum, p);
             v_store(s + i * ROWS + v * LANES, p);
@@ -160,8 +179,8 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
 }
 
 /* Keys from .. to - 1 of the tile, nv vectors from vector v0 on. */
-FN FORCE void score_keys(const struct attn_block *b, const struct attn_tile *t, int v0, const int nv, int64_t from, int64_t to,
-                         struct totals *totals)
+FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, int v0, const int nv, int64_t from, int64_t to,
+                        struct totals *totals)
 {
     const real *k = t->k, *q = (const real *)b->q + v0 * LANES;
     real       *s = (real *)b->s + v0 * LANES;
@@ -199,8 +218,8 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t ke
         }
 }
 
-FN FORCE void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
-                             int64_t to, const int hidden)
+FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
+                        int64_t to, const int hidden)
 {
     const real *x = (const real *)t->v + from * t->v_step, *p = (const real *)b->s + from * ROWS + v0 * LANES;
     real       *o = (real *)b->part.o + v0 * LANES;
@@ -209,23 +228,52 @@ FN FORCE void value_channels(const struct attn_block *b, const struct attn_tile 
     for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, to - from, factor, o + c * ROWS, 1, nv, hidden);
 }
 
-/* How many vectors m queries need, as a literal: the switch that both products go through. */
-#define VECTORS(b) ((int)(((b)->m + LANES - 1) / LANES))
-#define BY_VECTORS(b, CALL)                                                                                                                \
-    switch (VECTORS(b)) {                                                                                                                  \
-    case 1:                                                                                                                                \
-        CALL(1);                                                                                                                           \
-        break;                                                                                                                             \
-    case 2:                                                                                                                                \
-        CALL(NV < 2 ? NV : 2);                                                                                                             \
-        break;                                                                                                                             \
-    case 3:                                                                                                                                \
-        CALL(NV < 3 ? NV : 3);                                                                                                             \
-        break;                                                                                                                             \
-    default:                                                                                                                               \
-        CALL(NV);                                                                                                                          \
-        break;                                                                                                                             \
+/* The same with the number of vectors as a variable. Each number has a function of its own: a compiler that sees them all in one gives up on registers. */
+typedef void score_fn(const struct attn_block *b, const struct attn_tile *t, int v0, int64_t from, int64_t to, struct totals *totals);
+typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int64_t from, int64_t to,
+                      int hidden);
+
+#define BY_VECTORS(n)                                                                                                                      \
+    FN NOINLINE void score_##n(const struct attn_block *b, const struct attn_tile *t, int v0, int64_t from, int64_t to,                    \
+                               struct totals *totals)                                                                                      \
+    {                                                                                                                                      \
+        if (totals)                                                                                                                        \
+            score_any(b, t, v0, n, from, to, totals);                                                                                      \
+        else                                                                                                                               \
+            score_any(b, t, v0, n, from, to, 0);                                                                                           \
+    }                                                                                                                                      \
+    FN NOINLINE void value_##n(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int64_t from,            \
+                               int64_t to, int hidden)                                                                                     \
+    {                                                                                                                                      \
+        if (hidden)                                                                                                                        \
+            value_any(b, t, factor, v0, n, from, to, 1);                                                                                   \
+        else                                                                                                                               \
+            value_any(b, t, factor, v0, n, from, to, 0);                                                                                   \
     }
+BY_VECTORS(1)
+BY_VECTORS(2)
+BY_VECTORS(3)
+#if NV > 3
+BY_VECTORS(4)
+static score_fn *const score_by[] = {score_1, score_2, score_3, score_4};
+static value_fn *const value_by[] = {value_1, value_2, value_3, value_4};
+#else
+static score_fn *const score_by[] = {score_1, score_2, score_3};
+static value_fn *const value_by[] = {value_1, value_2, value_3};
+#endif
+
+#define VECTORS(b) ((int)(((b)->m + LANES - 1) / LANES))
+
+FN void score_keys(const struct attn_block *b, const struct attn_tile *t, int v0, int nv, int64_t from, int64_t to, struct totals *totals)
+{
+    score_by[nv - 1](b, t, v0, from, to, totals);
+}
+
+FN void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int nv, int64_t from, int64_t to,
+                       int hidden)
+{
+    value_by[nv - 1](b, t, factor, v0, from, to, hidden);
+}
 
 /* ---- between the products --------------------------------------------------------------------------------------------------------- */
 
@@ -313,6 +361,36 @@ FN int range(const struct attn_tile *t, int v, int64_t *from, int64_t *to)
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
 
+FN void load(void *q, int64_t m, int64_t n, const void *const *lines, double factor)
+{
+    /* the factor in two parts, so that the product is rounded once; a huge factor times a finite number stays finite, as the number times a key of 0 is 0 */
+    const double kept = fmax(-LARGEST, fmin(LARGEST, factor)), low = fabs(factor) < LARGEST ? factor - (double)(real)kept : 0;
+    const vec    a = v_set((real)kept), b = v_set((real)low), most = v_set((real)LARGEST), least = v_set((real)-LARGEST), zero = v_set(0);
+    for (int64_t v = 0; v < NV; v++)
+        for (int64_t c = 0; c < n; c += LANES) {
+            vec x[LANES];
+            for (int64_t r = v * LANES; r < (v + 1) * LANES; r++) x[r - v * LANES] = r < m ? v_load_any((const real *)lines[r] + c) : zero;
+            v_transpose(x);
+            for (int64_t i = 0; i < LANES && c + i < n; i++) {
+                vec  y = v_fma(x[i], a, times(x[i], b)), size = v_max(x[i], v_sub(zero, x[i]));
+                mask finite = v_lt(size, v_set((real)INFINITY));
+                y = v_pick(finite, v_pick(v_lt(most, y), most, v_pick(v_lt(y, least), least, y)), times(x[i], a));
+                v_store((real *)q + (c + i) * ROWS + v * LANES, y);
+            }
+        }
+}
+
+FN void unload(void *lines, int64_t m, int64_t n, const void *from)
+{
+    for (int64_t v = 0; v * LANES < m; v++)
+        for (int64_t i = 0; i < n; i += LANES) {
+            vec x[LANES];
+            for (int64_t j = 0; j < LANES; j++) x[j] = v_load((const real *)from + (i + j < n ? i + j : n - 1) * ROWS + v * LANES);
+            v_transpose(x);
+            for (int64_t r = v * LANES; r < (v + 1) * LANES && r < m; r++) v_store((real *)lines + r * ATTN_TILE + i, x[r - v * LANES]);
+        }
+}
+
 FN void begin(const struct attn_block *b, const struct attn_part *part)
 {
     for (int v = 0; v < ROWS; v += LANES) {
@@ -351,8 +429,7 @@ FN int64_t edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *c
 /* With hiding by position, all keys are computed all the same: a caller of this half wants to see every one. */
 FN void scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
 {
-#define SCORES(nv) score_keys(b, t, 0, nv, 0, t->keys, 0)
-    BY_VECTORS(b, SCORES)
+    score_keys(b, t, 0, VECTORS(b), 0, t->keys, 0);
     if (upto == ATTN_UPTO_SCALED) return;
     for (int v = 0; v < VECTORS(b); v++) edit_scores(b, t, upto, v, 0, t->keys);
 }
@@ -367,10 +444,7 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
     int           stay = 1;
     for (int r = 0; r < VECTORS(b) * LANES; r++)
         if (top[r] == -(real)INFINITY) done = t->keys < 8 ? t->keys : 8;
-    if (done) {
-#define SCORES_FIRST(nv) score_keys(b, t, 0, nv, 0, done, 0)
-        BY_VECTORS(b, SCORES_FIRST)
-    }
+    if (done) score_keys(b, t, 0, VECTORS(b), 0, done, 0);
     for (int v = 0; v < VECTORS(b); v++) {
         real *s = (real *)b->s + v * LANES;
         vec   ref = v_load(top + v * LANES), sum = v_set(0), largest = find_reference(s, 0, done, &ref);
@@ -383,8 +457,7 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
         v_store(totals.largest + v * LANES, largest);
         v_store(totals.sum + v * LANES, sum);
     }
-#define SCORES_FUSED(nv) score_keys(b, t, 0, nv, done, t->keys, &totals)
-    BY_VECTORS(b, SCORES_FUSED)
+    score_keys(b, t, 0, VECTORS(b), done, t->keys, &totals);
     for (int r = 0; r < VECTORS(b) * LANES; r++) stay &= totals.ref[r] != -(real)INFINITY && !(totals.largest[r] - totals.ref[r] > 8);
     if (!stay) return 0;
     for (int v = 0; v < VECTORS(b); v++) {
@@ -393,8 +466,7 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
         v_store(sum, v_add(v_load(sum), v_load(totals.sum + v * LANES)));
         v_store(factor + v * LANES, v_set(1));
     }
-#define VALUES(nv) value_channels(b, t, factor, 0, nv, 0, t->keys, 0)
-    BY_VECTORS(b, VALUES)
+    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, 0);
     return 1;
 }
 
@@ -414,17 +486,12 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
         }
         return;
     }
-    BY_VECTORS(b, SCORES)
+    score_keys(b, t, 0, VECTORS(b), 0, t->keys, 0);
     for (int v = 0; v < VECTORS(b); v++) {
         if (edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, t->keys);
         weigh(b, v, 0, t->keys, factor);
     }
-#define VALUES_SEEN(nv) value_channels(b, t, factor, 0, nv, 0, t->keys, 1)
-    if (t->hidden) {
-        BY_VECTORS(b, VALUES_SEEN)
-    } else {
-        BY_VECTORS(b, VALUES)
-    }
+    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, t->hidden != 0);
 }
 
 FN void fold(const struct attn_block *b, const struct attn_part *into)
@@ -511,4 +578,4 @@ FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
     }
 }
 
-const struct attn_kernel NAME = {TEXT(NAME), ISA, sizeof(real), ROWS, begin, edit_tile, scores, step, fold, finish, weights};
+const struct attn_kernel NAME = {TEXT(NAME), ISA, sizeof(real), ROWS, load, unload, begin, edit_tile, scores, step, fold, finish, weights};

@@ -3,4 +3,5 @@
 #include <stdint.h>
 #include <string.h>
 
-#define FORCE inline __attribute__((always_inline))
+#define FORCE    inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
