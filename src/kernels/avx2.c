@@ -91,6 +91,7 @@ static FORCE TARGET mask v_seen(const unsigned char *a)
 static FORCE TARGET void v_transpose(vec *x)
 {
     vec t[8];
+#pragma GCC unroll 4
     for (int i = 0; i < 8; i += 4) { /* 4 x 4 inside each half */
         vec a = _mm256_unpacklo_ps(x[i], x[i + 1]), b = _mm256_unpackhi_ps(x[i], x[i + 1]);
         vec c = _mm256_unpacklo_ps(x[i + 2], x[i + 3]), d = _mm256_unpackhi_ps(x[i + 2], x[i + 3]);
@@ -99,6 +100,7 @@ static FORCE TARGET void v_transpose(vec *x)
         t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
         t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) { /* then the halves */
         x[i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x20);
         x[4 + i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x31);

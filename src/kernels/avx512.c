@@ -83,6 +83,7 @@ static FORCE TARGET mask v_seen(const unsigned char *a)
 static FORCE TARGET void v_transpose(vec *x)
 {
     vec t[16];
+#pragma GCC unroll 4
     for (int i = 0; i < 16; i += 4) { /* 4 x 4 inside each quarter */
         vec a = _mm512_unpacklo_ps(x[i], x[i + 1]), b = _mm512_unpackhi_ps(x[i], x[i + 1]);
         vec c = _mm512_unpacklo_ps(x[i + 2], x[i + 3]), d = _mm512_unpackhi_ps(x[i + 2], x[i + 3]);
@@ -91,6 +92,7 @@ static FORCE TARGET void v_transpose(vec *x)
         t[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
         t[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) { /* then the quarters */
         vec a = _mm512_shuffle_f32x4(t[i], t[4 + i], 0x88), b = _mm512_shuffle_f32x4(t[i], t[4 + i], 0xdd);
         vec c = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0x88), d = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);

@@ -83,10 +83,12 @@ static FORCE TARGET mask v_seen(const unsigned char *a)
 static FORCE TARGET void v_transpose(vec *x)
 {
     vec t[8];
+#pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) { /* 2 x 2 inside each quarter */
         t[i] = _mm512_unpacklo_pd(x[i], x[i + 1]);
         t[i + 1] = _mm512_unpackhi_pd(x[i], x[i + 1]);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 2; i++) { /* then the quarters */
         vec a = _mm512_shuffle_f64x2(t[i], t[2 + i], 0x88), b = _mm512_shuffle_f64x2(t[i], t[2 + i], 0xdd);
         vec c = _mm512_shuffle_f64x2(t[4 + i], t[6 + i], 0x88), d = _mm512_shuffle_f64x2(t[4 + i], t[6 + i], 0xdd);

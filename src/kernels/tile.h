@@ -369,9 +369,12 @@ FN void load(void *q, int64_t m, int64_t n, const void *const *lines, double fac
     for (int64_t v = 0; v < NV; v++)
         for (int64_t c = 0; c < n; c += LANES) {
             vec x[LANES];
-            for (int64_t r = v * LANES; r < (v + 1) * LANES; r++) x[r - v * LANES] = r < m ? v_load_any((const real *)lines[r] + c) : zero;
+#pragma GCC unroll 16
+            for (int r = 0; r < LANES; r++) x[r] = v_load_any((const real *)lines[v * LANES + r < m ? v * LANES + r : m - 1] + c);
             v_transpose(x);
-            for (int64_t i = 0; i < LANES && c + i < n; i++) {
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) {
+                if (c + i >= n) break;
                 vec  y = v_fma(x[i], a, times(x[i], b)), size = v_max(x[i], v_sub(zero, x[i]));
                 mask finite = v_lt(size, v_set((real)INFINITY));
                 y = v_pick(finite, v_pick(v_lt(most, y), most, v_pick(v_lt(y, least), least, y)), times(x[i], a));
@@ -385,9 +388,12 @@ FN void unload(void *lines, int64_t m, int64_t n, const void *from)
     for (int64_t v = 0; v * LANES < m; v++)
         for (int64_t i = 0; i < n; i += LANES) {
             vec x[LANES];
-            for (int64_t j = 0; j < LANES; j++) x[j] = v_load((const real *)from + (i + j < n ? i + j : n - 1) * ROWS + v * LANES);
+#pragma GCC unroll 16
+            for (int j = 0; j < LANES; j++) x[j] = v_load((const real *)from + (i + j < n ? i + j : n - 1) * ROWS + v * LANES);
             v_transpose(x);
-            for (int64_t r = v * LANES; r < (v + 1) * LANES && r < m; r++) v_store((real *)lines + r * ATTN_TILE + i, x[r - v * LANES]);
+#pragma GCC unroll 16
+            for (int r = 0; r < LANES; r++)
+                if (v * LANES + r < m) v_store((real *)lines + (v * LANES + r) * ATTN_TILE + i, x[r]);
         }
 }
 
@@ -409,13 +415,16 @@ FN int64_t edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *c
         real counts[LANES] __attribute__((aligned(64)));
         for (int64_t j = 0; j < keys; j += LANES) {
             vec x[LANES];
+#pragma GCC unroll 16
             for (int r = 0; r < LANES; r++) {
                 int64_t row = v * LANES + r < m ? v * LANES + r : m - 1;
                 x[r] = add ? times(v_load_any((const real *)add[row] + j), domain) : zero;
                 if (seen) x[r] = v_pick(v_seen(seen[row] + j), x[r], hide);
             }
             v_transpose(x);
-            for (int i = 0; i < LANES && j + i < keys; i++) {
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) {
+                if (j + i >= keys) break;
                 count = v_add(count, v_pick(v_eq(x[i], hide), one, zero));
                 v_store((real *)edit + (j + i) * ROWS + v * LANES, x[i]);
             }
@@ -515,15 +524,17 @@ FN void fold(const struct attn_block *b, const struct attn_part *into)
 FN int32_t overflowed(const struct attn_block *b, real *shift)
 {
     int32_t found = 0;
-    for (int64_t r = 0; r < b->m; r++) {
-        real sum = ((const real *)b->part.sum)[r];
-        if (shift[r] != 0 || sum == 0 || !isfinite(sum)) continue;
-        for (int64_t c = 0; c < b->value_dim; c++)
-            if (!isfinite(((const real *)b->part.o)[c * ROWS + r])) {
-                shift[r] = 24;
-                found = 1;
-                break;
-            }
+    for (int v = 0; v < VECTORS(b); v++) {
+        vec  zero = v_set(0), wild = zero; /* 0 * x is NaN for an infinite x or NaN */
+        real lanes[LANES] __attribute__((aligned(64)));
+        for (int64_t c = 0; c < b->value_dim; c++) wild = v_fma(v_load((const real *)b->part.o + c * ROWS + v * LANES), zero, wild);
+        v_store(lanes, wild);
+        for (int r = v * LANES; r < (v + 1) * LANES && r < b->m; r++) {
+            real sum = ((const real *)b->part.sum)[r];
+            if (lanes[r - v * LANES] == 0 || shift[r] != 0 || sum == 0 || !isfinite(sum)) continue;
+            shift[r] = 24;
+            found    = 1;
+        }
     }
     return found;
 }
