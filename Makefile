@@ -27,7 +27,7 @@ setup-test:
 	@scripts/setup.sh test
 
 demo: all
-	$(BUILD)/attn demo
+	$(BUILD)/attn demo --png $(BUILD)/attn-demo.png
 
 test: setup-test
 	@scripts/check.sh all

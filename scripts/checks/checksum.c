@@ -105,8 +105,8 @@ static uint64_t run(uint64_t hash, const char *isa, const attn_pool *pool, int32
 
 int main(void)
 {
-    static const int64_t size[][4] = {{1, 1, 1, 1}, {5, 37, 8, 8}, {70, 70, 24, 32}, {33, 300, 70, 24}, {1, 2300, 16, 8}, {3, 2300, 5, 7}};
-    static const int32_t dtype[] = {ATTN_F32, ATTN_F64, ATTN_F16, ATTN_BF16};
+    static const int64_t  size[][4] = {{1, 1, 1, 1}, {5, 37, 8, 8}, {70, 70, 24, 32}, {33, 300, 70, 24}, {1, 2300, 16, 8}, {3, 2300, 5, 7}};
+    static const int32_t  dtype[] = {ATTN_F32, ATTN_F64, ATTN_F16, ATTN_BF16};
     static const unsigned options[] = {0, 3, 4, 8, 16, 96, 127, 63};
     attn_pool            *pool = attn_pool_new(2, NULL);
     if (!pool) return 3;
