@@ -243,12 +243,10 @@ static void write_results(struct task *t)
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
     const double           *lse = (const double *)(t->slot + plan->at.lse);
-    for (int64_t r = 0; r < t->block.m; r++) {
+    store(t, &d->out, plan->out, t->block.part.o, d->value_dim, 0);
+    for (int64_t r = 0; d->lse.data && r < t->block.m; r++) {
         const struct attn_row *row = &t->rows[r];
-        if (d->lse.data) {
-            char *to = (char *)element(d->lse.data, d->lse.stride, d->lse.dtype, t->batch, row->head, row->query);
-            plan->lse->store_f64(to, 1, &lse[r], 1);
-        }
+        plan->lse->store_f64((char *)element(d->lse.data, d->lse.stride, d->lse.dtype, t->batch, row->head, row->query), 1, &lse[r], 1);
     }
 }
 
