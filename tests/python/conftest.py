@@ -16,8 +16,9 @@ except ImportError as fault:
 
 
 def pytest_configure(config):
-    if os.environ.get("ATTN_TEST_DATA_REQUIRED") == "1" and testdata.DATA is None:
-        raise pytest.UsageError("ATTN_TEST_DATA_REQUIRED is 1, but there is no folder of test data: set ATTN_TEST_DATA")
+    named = os.environ.get("ATTN_TEST_DATA")
+    if testdata.DATA is None and (named or os.environ.get("ATTN_TEST_DATA_REQUIRED") == "1"):
+        raise pytest.UsageError("there is no folder of test data at %s: set ATTN_TEST_DATA to it" % (named or "../shared"))
 
 
 def pytest_report_header():

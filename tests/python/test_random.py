@@ -1,6 +1,8 @@
-"""Random calls against the oracle, on every isa: every option of the contract, alone and together.
+"""Random calls on every isa against the oracle, or the project's own reference where there is no oracle: every option, alone and together.
 SPDX-License-Identifier: MIT
 """
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, note
@@ -10,40 +12,46 @@ import calls
 import tolerance
 from testdata import DATA, ISAS, attn, needs_data
 
-pytestmark = needs_data
 if DATA:
     import attention_oracle as oracle
 
-STAGES = {"weight": "weights", "scaled": "scores_raw", "capped": "scores_softcap", "biased": "scores_biased"}
+STAGES = {"weight": "weights", "scaled": "scores_raw", "capped": "scores_softcap", "biased": "scores_biased"}  # in the oracle's words
 
 
 def ask_oracle(call):
+    """The oracle's answer in reference.py's words."""
     o = call.options
     left, right = (-1 if side is None else side for side in o["window"] or (None, None))
     options = oracle.Options(scale=o["scale"], softcap=o["softcap"], causal=o["causal"], window_left=left, window_right=right,
                              align=o["align"] or "top_left", q_offset=o["query_offset"], kv_len=o["key_count"],
                              kv_start=o["key_start"], q_len=o["query_count"], alibi_slopes=o["alibi"], sinks=o["sink"])
     bias = None if o["bias"] is None else np.asarray(o["bias"], np.float64)
-    return oracle.attention(call.q, call.k, call.v, bias=bias, mask=o["allow"], opt=options)
+    r = oracle.attention(call.q, call.k, call.v, bias=bias, mask=o["allow"], opt=options)
+    return SimpleNamespace(out=r["out"], lse=r["lse"], seen=r["allowed"], **{name: r[theirs] for name, theirs in STAGES.items()})
 
 
-def check(call, want, got, stage):
-    """Every result against the oracle's, then the promised exact zeros and infinities."""
+def wanted(call):
+    """What is right, and the scores' sizes for the bounds."""
+    own = call.reference()
+    return (ask_oracle(call) if DATA else own), own.size, own.size_all
+
+
+def check(call, right, got, stage):
+    """Every result, then the promised exact zeros and infinities."""
+    want, size, size_all = right
     out, lse, *weights = got
-    inputs, own = call.q.dtype, call.reference()
-    tolerance.check("out", out, want["out"], inputs, own.size)
-    tolerance.check("lse", lse, want["lse"], inputs, own.size)
-    hidden = ~want["allowed"]
-    empty = hidden.all(axis=3)
+    inputs = call.q.dtype
+    tolerance.check("out", out, want.out, inputs, size)
+    tolerance.check("lse", lse, want.lse, inputs, size)
+    empty = ~want.seen.any(axis=3)
     rows = np.arange(call.shape[2])[None, None] < call.lengths()["query_count"][:, None, None]
     sink = np.full(call.shape[1], -np.inf, lse.dtype) if call.options["sink"] is None else call.options["sink"]
     assert (out[empty] == 0).all()
     assert (lse[empty] == np.where(rows, sink[None, :, None], -np.inf)[empty]).all()
     if weights:
-        size = own.size_all if stage in ("scaled", "capped") else own.size
-        tolerance.check(stage, weights[0], want[STAGES[stage]], inputs, size)
+        tolerance.check(stage, weights[0], getattr(want, stage), inputs, size_all if stage in ("scaled", "capped") else size)
         if stage in ("weight", "biased"):
-            assert (weights[0][hidden] == (0 if stage == "weight" else -np.inf)).all()
+            assert (weights[0][~want.seen] == (0 if stage == "weight" else -np.inf)).all()
 
 
 @calls.random_examples(300)
@@ -63,14 +71,14 @@ def test_random_calls(drawn, data):
         with pytest.raises(ValueError, match="align"):
             laid.run()
         return
-    want = ask_oracle(call)
+    right = wanted(call)
     for isa in ISAS:
         note("isa %s" % isa)
         out, check_between = calls.strided_out(call.q.shape[:3] + call.v.shape[3:], np.float32 if half else call.q.dtype, layouts[4], rng)
         got = laid.run(isa=isa, threads=threads, return_lse=True, return_weights=stage, out=out)
         assert got[0] is out
         check_between()
-        check(call, want, got, stage)
+        check(call, right, got, stage)
 
 
 @calls.random_examples(60)
@@ -85,9 +93,9 @@ def test_repeated_and_shared_memory(drawn, how):
         first = (slice(None),) * axis + (slice(0, 1),)
         call.k, call.v = (np.broadcast_to(t[first] if t.shape[axis] else t, t.shape) for t in (call.k, call.v))
     if not call.needs_position():
-        want = ask_oracle(call)
+        right = wanted(call)
         for isa in ISAS:
-            check(call, want, call.run(isa=isa, return_lse=True), None)
+            check(call, right, call.run(isa=isa, return_lse=True), None)
 
 
 @calls.random_examples(60)
@@ -125,22 +133,22 @@ def test_nan_and_infinity_that_are_seen(drawn, bad, where):
         return
     at = tuple(int(rng.integers(n)) for n in target.shape)
     target[at] = bad
-    want, own = ask_oracle(call), call.reference()
-    scores = np.where(want["allowed"], want["scores_biased"], 0.0)
-    infinite = (scores == np.inf).any(axis=3)
+    want, size, _ = wanted(call)
+    infinite = (want.biased == np.inf).any(axis=3)
     for isa in ISAS:
         out, lse, weights = call.run(isa=isa, return_lse=True, return_weights="weight")
         assert (np.isnan(lse[infinite]) | (lse[infinite] == np.inf)).all()
-        lse[infinite] = want["lse"][infinite]
+        lse[infinite] = want.lse[infinite]
         if where == "v":  # a weight that underflowed to 0 here or there makes 0 * inf
             channel = (slice(None),) * 3 + (at[3],)
-            tiny = (want["weights"][..., at[2]] < np.finfo(np.float32).tiny) & want["allowed"][..., at[2]]
-            out[channel] = np.where(tiny, want["out"][channel], out[channel])
-        tolerance.check("out", out, want["out"], call.q.dtype, own.size)
-        tolerance.check("lse", lse, want["lse"], call.q.dtype, own.size)
-        tolerance.check("weight", weights, want["weights"], call.q.dtype, own.size)
+            tiny = (want.weight[..., at[2]] < np.finfo(np.float32).tiny) & want.seen[..., at[2]]
+            out[channel] = np.where(tiny, want.out[channel], out[channel])
+        tolerance.check("out", out, want.out, call.q.dtype, size)
+        tolerance.check("lse", lse, want.lse, call.q.dtype, size)
+        tolerance.check("weight", weights, want.weight, call.q.dtype, size)
 
 
+@needs_data
 @calls.random_examples(120)
 @given(calls.random_calls())
 def test_the_reference_is_the_oracle(drawn):
@@ -148,9 +156,9 @@ def test_the_reference_is_the_oracle(drawn):
     call, rng = drawn
     call = calls.spoil(call, rng)
     want, own = ask_oracle(call), call.reference()
-    assert (own.seen == want["allowed"]).all()
-    for name, theirs in (("out", "out"), ("lse", "lse"), *STAGES.items()):
-        tolerance.check(name, getattr(own, name), want[theirs], np.float64, own.size_all)
+    assert (own.seen == want.seen).all()
+    for name in ("out", "lse", *STAGES):
+        tolerance.check(name, getattr(own, name), getattr(want, name), np.float64, own.size_all)
 
 
 @calls.random_examples(60)
@@ -160,8 +168,7 @@ def test_merge(drawn, parts):
     call, rng = drawn
     if call.needs_position():
         return
-    whole = ask_oracle(call)
-    size = call.reference().size
+    whole, size, _ = wanted(call)
     owner = rng.integers(parts, size=call.shape[3])
     results = []
     for part in range(parts):
@@ -172,5 +179,5 @@ def test_merge(drawn, parts):
     for out, lse in results[1:]:
         out[lse == -np.inf] = np.nan  # must take no part
     out, lse = attn.merge([r[0] for r in results], [r[1] for r in results])
-    tolerance.check("out", out, whole["out"], call.q.dtype, size)
-    tolerance.check("lse", lse, whole["lse"], call.q.dtype, size)
+    tolerance.check("out", out, whole.out, call.q.dtype, size)
+    tolerance.check("lse", lse, whole.lse, call.q.dtype, size)
