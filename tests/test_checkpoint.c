@@ -67,7 +67,7 @@ static void add(file *f, const char *prefix, const char *name, int32_t dtype, in
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < (columns ? columns : 1); c++, f->size += element) {
             assert_true(f->size + element <= sizeof f->data);
-            element_set(f->data + f->size, dtype, 0, from ? from[r * row_step + c * column_step] : 0);
+            element_set(f->data + f->size, dtype, 0, from && dtype != ATTN_BOOL ? from[r * row_step + c * column_step] : 0);
         }
     if (columns)
         snprintf(shape, sizeof shape, "%lld,%lld", (long long)rows, (long long)columns);
