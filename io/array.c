@@ -34,7 +34,7 @@ const char *io_dtype_name(int32_t dtype)
 
 /* ---- sentences -------------------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the printable UTF-8 character at s, 0 if there is none. C1 controls (U+0080 to U+009F) count as unprintable: terminals obey them. */
+/* Bytes of the printable UTF-8 character at s, 0 if there is none. C1 controls (U+0080 to U+009F) are not: terminals obey them. */
 static int printable(const unsigned char *s)
 {
     if (s[0] < 0x80) return s[0] >= 0x20 && s[0] != 0x7f;

@@ -1,8 +1,8 @@
 /* csv.c: one matrix of numbers as text, read and written the same in every locale.
  * SPDX-License-Identifier: MIT
  *
- * A line is a row. Numbers are separated by commas, by semicolons or by blanks, one of the three in the whole file: "1,5;2,5" with its decimal commas must
- * not pass for four numbers. Blanks around a comma or semicolon, empty lines and what follows a '#' do not count.
+ * A line is a row. Numbers are separated by commas, by semicolons or by blanks, one of the three in the whole file: "1,5;2,5" with its
+ * decimal commas must not pass for four numbers. Blanks around a comma or semicolon, empty lines and what follows a '#' do not count.
  */
 #include "io_internal.h"
 
@@ -127,7 +127,7 @@ int32_t io_csv_parse(const char *text, size_t size, const char *shown, io_array 
 
 /* ---- writing ---------------------------------------------------------------------------------------------------------------------- */
 
-/* The fewest digits that give the same value back; `digits` always do. Halves and bf16 are compared as floats: none lies nearer to another of its type. */
+/* The fewest digits that give the same value back; `digits` always do: 17 for f64, 9 for f32 and what is narrower. */
 static void print_float(FILE *file, double x, int digits)
 {
     char text[40];

@@ -35,8 +35,9 @@ typedef struct io_array {
 /* Every function sets *error (which may be NULL): status 0 and an empty message on success. On failure *array is all zero. */
 
 /* Reads one array into memory of its own (not mapped: what does not fit in memory is IO_E_MEMORY). spec is "a.npy", "a.npz:name",
- * "a.safetensors:name" or "a.csv" (one matrix of numbers, IO_F64, rank 2); the ending decides. An .npz or .safetensors that holds exactly one
- * array may be named without ":name"; else the sentence lists the names there are. */
+ * "a.safetensors:name" or "a.csv" (one matrix of numbers, IO_F64, rank 2); the ending decides. An .npz or .safetensors that holds
+ * exactly one array may be named without ":name"; else the sentence lists the names there are. In a .csv commas, semicolons or blanks
+ * separate the numbers (one of the three; the decimal point is always "."); empty lines and what follows a "#" do not count. */
 int32_t io_read(const char *spec, io_array *array, io_error *error);
 
 /* The same from bytes in memory, for one .npy (the fuzz target's way in); data is copied. */
@@ -44,22 +45,24 @@ int32_t io_read_npy_memory(const void *bytes, size_t size, io_array *array, io_e
 
 void io_free(io_array *array);
 
-/* Writes C-order .npy (any strides in) or CSV of rank <= 2 by the ending of path, to a temporary file beside it, then renames. bf16 in .npy is stored as
- * ml_dtypes does it. */
+/* Writes C-order .npy (any strides in) or .csv by the ending of path, as an io_output (below). bf16 in .npy is stored as ml_dtypes does
+ * it. A .csv has at most 2 axes and no empty one; an array of one axis is one number a line. Its numbers read back as the same values. */
 int32_t io_write(const char *path, const io_array *array, io_error *error);
 
 /* ---- safetensors as a directory of arrays ----------------------------------------------------------------------------------------- */
 
 typedef struct io_store io_store;
 
-io_store   *io_store_open(const char *path, io_error *error); /* maps the file, which must not shrink until close; NULL on error */
-io_store   *io_store_open_memory(const void *bytes, size_t size, io_error *error); /* borrows bytes */
+/* Maps the file, which must not shrink until close, or borrows the bytes. NULL on error. */
+io_store   *io_store_open(const char *path, io_error *error);
+io_store   *io_store_open_memory(const void *bytes, size_t size, io_error *error);
 void        io_store_close(io_store *store);
 int64_t     io_store_count(const io_store *store);
 const char *io_store_name(const io_store *store, int64_t index); /* in file order */
 /* The array of that name, C order, read only, inside the mapping (valid until close; io_free() on it does nothing). 1 found, 0 not.
- * Data that the file keeps at an address its type cannot have is copied once, at the first call that asks for it, into the store. An array that is
- * there but cannot be handed out (a type such as F8_E4M3, too many axes, no memory for that copy) is found with dtype 0 and data NULL. */
+ * Data that the file keeps at an address its type cannot have is copied once, at the first call that asks for it, into the store; any threads
+ * may ask. An array that is there but cannot be handed out (a type such as F8_E4M3, more than IO_MAX_RANK axes, no memory for that copy) is
+ * found with dtype 0 and data NULL. */
 int32_t io_store_find(const io_store *store, const char *name, io_array *array);
 /* The same with a sentence where there is none of that name (IO_E_READ), or where it cannot be handed out (IO_E_TYPE, IO_E_MEMORY). */
 int32_t io_store_get(const io_store *store, const char *name, io_array *array, io_error *error);
