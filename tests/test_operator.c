@@ -23,7 +23,7 @@ static void rows_expected_here_are_here(void **state)
 static void random_problems(void **state)
 {
     (void)state;
-    assert_int_equal(sweep("operator", test_count(2200), WITH_ALL), 0);
+    assert_int_equal(sweep("operator", test_count(1600), WITH_ALL), 0);
 }
 
 /* ---- every option alone and every pair of options ----------------------------------------------------------------------------------- */
@@ -290,7 +290,7 @@ static void poison_unseen(problem *p, const reference *r)
 static void hidden_nan_changes_no_bit(void **state)
 {
     (void)state;
-    for (int64_t at = 0; at < test_count(400); at++) {
+    for (int64_t at = 0; at < test_count(250); at++) {
         if (!test_case_wanted(at)) continue;
         rng       r = rng_make("hidden", at);
         problem   p;

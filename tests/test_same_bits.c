@@ -126,7 +126,7 @@ static void any_number_of_threads(void **state)
 {
     (void)state;
     for (int t = 1; t <= 4; t++) assert_non_null(pools[t] = attn_pool_new(t, NULL));
-    each("threads", 150, WITH_ALL, threads);
+    each("threads", 70, WITH_ALL, threads);
     for (int t = 1; t <= 4; t++) attn_pool_free(pools[t]);
 }
 
@@ -185,7 +185,7 @@ static void batch_and_heads(problem *p, struct copy whole, rng *r, int64_t at)
 static void any_batch_and_head(void **state)
 {
     (void)state;
-    each("batch", 250, WITH_ALL, batch_and_heads);
+    each("batch", 150, WITH_ALL, batch_and_heads);
 }
 
 /* Queries first .. first + count - 1 as a call of their own: their offset is said, and where the padding begins. */
@@ -222,7 +222,7 @@ static void split_queries(problem *p, struct copy whole, rng *r, int64_t at)
 static void any_split_of_the_queries(void **state)
 {
     (void)state;
-    each("queries", 300, WITH_ALL, split_queries);
+    each("queries", 200, WITH_ALL, split_queries);
 }
 
 /* ---- strides, options asked for ------------------------------------------------------------------------------------------------------- */
@@ -263,7 +263,7 @@ static void contiguous(problem *p, struct copy whole, rng *r, int64_t at)
 static void strided_or_contiguous(void **state)
 {
     (void)state;
-    each("strides", 400, WITH_ALL, contiguous);
+    each("strides", 200, WITH_ALL, contiguous);
 }
 
 static void without_optional_outputs(problem *p, struct copy whole, rng *r, int64_t at)
@@ -291,7 +291,7 @@ static void without_optional_outputs(problem *p, struct copy whole, rng *r, int6
 static void with_or_without_optional_outputs(void **state)
 {
     (void)state;
-    each("optional", 150, WITH_ALL, without_optional_outputs);
+    each("optional", 70, WITH_ALL, without_optional_outputs);
 }
 
 static void own_work(problem *p, struct copy whole, rng *r, int64_t at)
@@ -315,7 +315,7 @@ static void own_work(problem *p, struct copy whole, rng *r, int64_t at)
 static void whatever_the_work_holds(void **state)
 {
     (void)state;
-    each("work", 200, WITH_ALL & ~WITH_WORK, own_work);
+    each("work", 100, WITH_ALL & ~WITH_WORK, own_work);
 }
 
 /* ---- where keys begin ----------------------------------------------------------------------------------------------------------------- */
@@ -373,7 +373,7 @@ static void shift_keys(problem *p, struct copy whole, rng *r, int64_t at)
 static void wherever_keys_start(void **state)
 {
     (void)state;
-    each("start", 250, WITH_ALL, shift_keys);
+    each("start", 130, WITH_ALL, shift_keys);
 }
 
 /* What a query sees may be said in several ways: the bits are those of the keys seen. A causal run's prefix, a window, a boolean mask, a bias of 0
@@ -381,7 +381,7 @@ static void wherever_keys_start(void **state)
 static void however_the_seen_keys_are_said(void **state)
 {
     (void)state;
-    for (int64_t at = 0; at < test_count(120); at++) {
+    for (int64_t at = 0; at < test_count(60); at++) {
         if (!test_case_wanted(at)) continue;
         rng     r = rng_make("said", at);
         problem p;
@@ -503,7 +503,7 @@ static void any_floating_point_mode(void **state)
     pools[1] = attn_pool_new(3, NULL);
     fesetenv(&usual);
     assert_non_null(pools[1]);
-    each("modes", 150, WITH_ALL, modes);
+    each("modes", 60, WITH_ALL, modes);
     attn_pool_free(pools[1]);
 }
 
