@@ -165,10 +165,9 @@ static int32_t prepare_tile(struct task *t, struct attn_tile *tile, int64_t firs
 {
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
-    int64_t                 hidden = 0;
-    int32_t                 sees = masked ? attn_mask_tile(plan, t->slot, t->batch, t->rows, t->block.m, first, n, &hidden) : ATTN_SEES_ALL;
+    int32_t                 sees = masked ? attn_mask_tile(plan, t->slot, t->batch, t->rows, t->block.m, first, n) : ATTN_SEES_ALL;
     if (sees == ATTN_SEES_NONE) return sees;
-    *tile = (struct attn_tile){.keys = n, .hidden = hidden != 0};
+    *tile = (struct attn_tile){.keys = n};
     if (sees & ATTN_SEES_RANGE) tile->low = t->slot + plan->at.low, tile->high = t->slot + plan->at.high;
     if (sees & ATTN_SEES_EDIT) tile->edit = t->slot + plan->at.edit;
     tile->k = rows_of(t, &d->k, d->dim, attn_key_start(d, t->batch) + first, n, plan->at.k, &tile->k_step);

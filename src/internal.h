@@ -61,7 +61,7 @@ void attn_exec(const struct attn_plan *plan, void *work);
 void    attn_mask_row(const struct attn_desc *d, int64_t batch, struct attn_row *row);
 int     attn_mask_sees(const attn_desc *d, int64_t batch, const struct attn_row *row, int64_t key); /* key counted from key_start */
 int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, const struct attn_row *rows, int64_t m, int64_t first,
-                       int64_t keys, int64_t *hidden);
+                       int64_t keys);
 
 /* Per-batch numbers with their defaults. */
 int64_t attn_key_start(const attn_desc *d, int64_t batch);

@@ -60,7 +60,6 @@ struct attn_tile {
     int64_t     k_step, v_step, keys;
     const void *low, *high; /* [rows] whole reals: key j is hidden from the queries with j < low or j >= high; NULL: from none */
     const void *edit;       /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
-    int64_t     hidden;     /* edit hides something */
 };
 
 struct attn_kernel {

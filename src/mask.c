@@ -94,10 +94,10 @@ static void put_range(const struct attn_plan *plan, const struct attn_row *rows,
 }
 
 /* The keys first .. first + keys - 1, counted from key_start, against the block's m rows. Fills low and high of the slot where it says RANGE and
- * edit where it says EDIT; *hidden is 1 if edit hides something. A tile may reach before key_start or past the last key only where weights are
+ * edit where it says EDIT. A tile may reach before key_start or past the last key only where weights are
  * written; such keys are hidden by their range. */
 int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, const struct attn_row *rows, int64_t m, int64_t first,
-                       int64_t keys, int64_t *hidden)
+                       int64_t keys)
 {
     const attn_desc *d = &plan->d;
     int64_t          whole = 0, none = 0;
@@ -105,7 +105,6 @@ int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, 
         whole += rows[r].low <= first && rows[r].high >= first + keys;
         none += rows[r].low >= first + keys || rows[r].high <= first || rows[r].low >= rows[r].high;
     }
-    *hidden = 0;
     if (none == m) return ATTN_SEES_NONE;
     int32_t sees = whole == m ? ATTN_SEES_ALL : ATTN_SEES_RANGE;
     if (sees == ATTN_SEES_RANGE) put_range(plan, rows, m, first, keys, slot + plan->at.low, slot + plan->at.high);
@@ -120,7 +119,7 @@ int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, 
         if (d->allow.data) allow[r] = entries(plan, &d->allow, batch, &rows[r], first, keys, (char *)seen[r], 1);
         if (d->bias.data) add[r] = entries(plan, &d->bias, batch, &rows[r], first, keys, line, real);
     }
-    *hidden = plan->kernel->edit(slot + plan->at.edit, m, keys, d->allow.data ? allow : 0, d->bias.data ? add : 0);
-    if (*hidden == m * keys) return ATTN_SEES_NONE;
-    return *hidden || d->bias.data ? sees | ATTN_SEES_EDIT : sees;
+    int64_t hidden = plan->kernel->edit(slot + plan->at.edit, m, keys, d->allow.data ? allow : 0, d->bias.data ? add : 0);
+    if (hidden == m * keys) return ATTN_SEES_NONE;
+    return hidden || d->bias.data ? sees | ATTN_SEES_EDIT : sees;
 }

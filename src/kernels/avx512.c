@@ -52,6 +52,10 @@ static FORCE TARGET vec v_max(vec a, vec b)
 {
     return _mm512_max_ps(a, b);
 }
+static FORCE TARGET vec v_min(vec a, vec b)
+{
+    return _mm512_min_ps(a, b);
+}
 static FORCE TARGET mask v_lt(vec a, vec b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
@@ -63,6 +67,10 @@ static FORCE TARGET mask v_eq(vec a, vec b)
 static FORCE TARGET vec v_pick(mask m, vec yes, vec no)
 {
     return _mm512_mask_blend_ps(m, no, yes);
+}
+static FORCE TARGET int v_any(mask m)
+{
+    return m != 0;
 }
 static FORCE TARGET vec v_round(vec a)
 {

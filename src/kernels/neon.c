@@ -52,6 +52,10 @@ static FORCE vec v_max(vec a, vec b)
 {
     return vbslq_f32(vcgtq_f32(a, b), a, b);
 }
+static FORCE vec v_min(vec a, vec b)
+{
+    return vbslq_f32(vcltq_f32(a, b), a, b);
+}
 static FORCE mask v_lt(vec a, vec b)
 {
     return vcltq_f32(a, b);
@@ -63,6 +67,10 @@ static FORCE mask v_eq(vec a, vec b)
 static FORCE vec v_pick(mask m, vec yes, vec no)
 {
     return vbslq_f32(m, yes, no);
+}
+static FORCE int v_any(mask m)
+{
+    return vmaxvq_u32(m) != 0;
 }
 static FORCE vec v_round(vec a)
 {

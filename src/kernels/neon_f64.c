@@ -52,6 +52,10 @@ static FORCE vec v_max(vec a, vec b)
 {
     return vbslq_f64(vcgtq_f64(a, b), a, b);
 }
+static FORCE vec v_min(vec a, vec b)
+{
+    return vbslq_f64(vcltq_f64(a, b), a, b);
+}
 static FORCE mask v_lt(vec a, vec b)
 {
     return vcltq_f64(a, b);
@@ -63,6 +67,10 @@ static FORCE mask v_eq(vec a, vec b)
 static FORCE vec v_pick(mask m, vec yes, vec no)
 {
     return vbslq_f64(m, yes, no);
+}
+static FORCE int v_any(mask m)
+{
+    return (vgetq_lane_u64(m, 0) | vgetq_lane_u64(m, 1)) != 0;
 }
 static FORCE vec v_round(vec a)
 {

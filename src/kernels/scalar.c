@@ -51,6 +51,10 @@ static FORCE vec v_max(vec a, vec b)
 {
     return a > b ? a : b;
 }
+static FORCE vec v_min(vec a, vec b)
+{
+    return a < b ? a : b;
+}
 static FORCE mask v_lt(vec a, vec b)
 {
     return a < b;
@@ -62,6 +66,10 @@ static FORCE mask v_eq(vec a, vec b)
 static FORCE vec v_pick(mask m, vec yes, vec no)
 {
     return m ? yes : no;
+}
+static FORCE int v_any(mask m)
+{
+    return m;
 }
 /* 1.5 * 2^23: adding it leaves whole numbers in the low bits */
 static FORCE vec v_round(vec a)

@@ -10,8 +10,8 @@
  *   NB              keys (scores) or channels (values) per register block; NV * NB + NV + 1 registers must exist
  * and these static inline functions (TARGET, FORCE):
  *   v_set(real) v_load(const real *) v_load_any(const real *), the same at any address   v_store(real *, vec) v_add v_sub v_div v_fma(a, b, c) = a b + c
- *   v_max(a, b)     a > b ? a : b: NaN in a is lost, NaN in b stays (the reference must not become NaN, the weights must)
- *   v_lt(a, b) v_eq(a, b) -> mask   v_pick(mask, yes, no)
+ *   v_max(a, b)     a > b ? a : b: NaN in a is lost, NaN in b stays (the reference must not become NaN, the weights must)   v_min(a, b)
+ *   v_lt(a, b) v_eq(a, b) -> mask   v_pick(mask, yes, no)   v_any(mask)
  *   v_round(a)      to nearest even, |a| < 2^20 or NaN or infinite
  *   v_scale(p, n)   p * 2^n, p about 1 or NaN, n whole, -1600 < n < 300
  *   v_fma_seen(p, v, acc)   acc in lanes where p has its sign bit set, else p v + acc
@@ -109,10 +109,11 @@ FN FORCE vec softcap(vec s, vec cap, vec inverse)
 
 /* ---- the two products ------------------------------------------------------------------------------------------------------------- */
 
-/* What the exponentials of a tile need and leave, per lane: the reference, the largest score and the sum of the weights. */
+/* What the exponentials of a tile need and leave, per lane: the reference, the largest and the least score, and the sum of the weights. */
 struct totals {
     real ref[ROWS] __attribute__((aligned(64)));
     real largest[ROWS] __attribute__((aligned(64)));
+    real least[ROWS] __attribute__((aligned(64)));
     real sum[ROWS] __attribute__((aligned(64)));
 };
 
@@ -165,15 +166,18 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
             : "+r"(c)); /* the coefficients are loaded here and not before the loop, where they would push accumulators out of registers */
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) {
-        vec ref = v_load(totals->ref + v * LANES), most = v_load(totals->largest + v * LANES), sum = v_load(totals->sum + v * LANES);
+        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
+        vec most = v_load(totals->largest + v * LANES), least = v_load(totals->least + v * LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++) {
             vec p = exp2_by(c, v_sub(acc[i][v], ref), v_set(0));
             most = v_max(acc[i][v], most);
+            least = v_min(acc[i][v], least);
             sum = v_add(sum, p);
             v_store(s + i * ROWS + v * LANES, p);
         }
         v_store(totals->largest + v * LANES, most);
+        v_store(totals->least + v * LANES, least);
         v_store(totals->sum + v * LANES, sum);
     }
 }
@@ -305,30 +309,35 @@ FN void edit_scores(const struct attn_block *b, const struct attn_tile *t, int32
     }
 }
 
-/* The reference of a lane that has none: the maximum of the first aligned 8 keys of which it sees any. Returns the largest score. */
-FN FORCE vec find_reference(const real *s, int64_t from, int64_t to, vec *ref)
+/* The reference of a lane that has none: the maximum of the first aligned 8 keys of which it sees any. Also the largest and the least score. */
+FN FORCE void find_reference(const real *s, int64_t from, int64_t to, vec *ref, vec *largest, vec *least)
 {
     const vec hide = v_set(-(real)INFINITY);
-    vec       largest = hide;
+    *largest = hide;
+    *least = v_sub(v_set(0), hide);
     for (int64_t j = from; j < to; j += 8) {
         vec most = hide;
-        for (int64_t i = j; i < to && i < j + 8; i++) most = v_max(v_load(s + i * ROWS), most);
+        for (int64_t i = j; i < to && i < j + 8; i++) {
+            vec x = v_load(s + i * ROWS);
+            most = v_max(x, most);
+            *least = v_min(x, *least);
+        }
         *ref = v_pick(v_eq(*ref, hide), most, *ref);
-        largest = v_max(most, largest);
+        *largest = v_max(most, *largest);
     }
-    return largest;
 }
 
 /* Scores to weights, in place: vector v, keys from .. to - 1, from a multiple of 8. Sets the reference, adds the sum, returns in factor[] what older
- * sums are multiplied by. */
-FN void weigh(const struct attn_block *b, int v, int64_t from, int64_t to, real *factor)
+ * sums are multiplied by. Returns 1 if there is a score of -inf, hidden or not: then values go through v_fma_seen, so that it is of no matter to a
+ * query whether a neighbour has hidden keys. */
+FN int weigh(const struct attn_block *b, int v, int64_t from, int64_t to, real *factor)
 {
     const vec hide = v_set(-(real)INFINITY);
     real     *s = (real *)b->s + v * LANES, *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
-    vec       ref = v_load(top), shift = v_load((const real *)b->shift + v * LANES), total = v_set(0);
-    vec       largest = find_reference(s, from, to, &ref);
-    mask      up = v_lt(v_set(8), v_sub(largest, ref));
-    vec       newer = v_pick(up, largest, ref);
+    vec       ref = v_load(top), shift = v_load((const real *)b->shift + v * LANES), total = v_set(0), largest, least;
+    find_reference(s, from, to, &ref, &largest, &least);
+    mask up = v_lt(v_set(8), v_sub(largest, ref));
+    vec  newer = v_pick(up, largest, ref);
     /* a row that saw nothing before has sums of 0: its factor is of no matter, and 1 keeps NaN away */
     vec f = v_pick(up, exp2_plain(v_sub(ref, largest)), v_set(1));
     for (int64_t j = from; j < to; j++) {
@@ -340,6 +349,7 @@ FN void weigh(const struct attn_block *b, int v, int64_t from, int64_t to, real 
     v_store(factor + v * LANES, f);
     v_store(top, newer);
     v_store(sum, v_fma(v_load(sum), f, total));
+    return v_any(v_eq(least, hide));
 }
 
 /* Keys that vector v's lanes may see by position: from *from, a multiple of 8, to *to. */
@@ -363,9 +373,16 @@ FN int range(const struct attn_tile *t, int v, int64_t *from, int64_t *to)
 
 FN void load(void *q, int64_t m, int64_t n, const void *const *lines, double factor)
 {
-    /* the factor in two parts, so that the product is rounded once; a huge factor times a finite number stays finite, as the number times a key of 0 is 0 */
-    const double kept = fmax(-LARGEST, fmin(LARGEST, factor)), low = fabs(factor) < LARGEST ? factor - (double)(real)kept : 0;
-    const vec    a = v_set((real)kept), b = v_set((real)low), most = v_set((real)LARGEST), least = v_set((real)-LARGEST), zero = v_set(0);
+    if (REAL_BITS == 32 && factor != 0 && (fabs(factor) > 0x1p60 || fabs(factor) < 0x1p-60)) { /* not a number to split: slowly */
+        for (int64_t i = 0; i < n * ROWS; i++) {
+            double x = i % ROWS < m ? (double)((const real *)lines[i % ROWS])[i / ROWS] : 0, y = x * factor;
+            ((real *)q)[i] = (real)(isfinite(x) ? fmax(-LARGEST, fmin(LARGEST, y)) : y);
+        }
+        return;
+    }
+    /* the factor in two parts, so that the product is rounded once; a finite number stays finite, as it times a key of 0 is 0 */
+    const vec a = v_set((real)factor), b = v_set((real)(factor - (double)(real)factor)), most = v_set((real)LARGEST),
+              least = v_set((real)-LARGEST), zero = v_set(0);
     for (int64_t v = 0; v < NV; v++)
         for (int64_t c = 0; c < n; c += LANES) {
             vec x[LANES];
@@ -444,7 +461,7 @@ FN void scores(const struct attn_block *b, const struct attn_tile *t, int32_t up
 }
 
 /* A tile that nothing hides from and nothing edits: exponentials as soon as a score is there, against the reference so far. Returns 0, having
- * changed nothing but s, if a score is so much larger that the reference must follow. */
+ *changed nothing but s, if a score is so much larger that the reference must follow, or is -inf. */
 FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
 {
     struct totals totals;
@@ -456,7 +473,8 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
     if (done) score_keys(b, t, 0, VECTORS(b), 0, done, 0);
     for (int v = 0; v < VECTORS(b); v++) {
         real *s = (real *)b->s + v * LANES;
-        vec   ref = v_load(top + v * LANES), sum = v_set(0), largest = find_reference(s, 0, done, &ref);
+        vec   ref = v_load(top + v * LANES), sum = v_set(0), largest, least;
+        find_reference(s, 0, done, &ref, &largest, &least);
         for (int64_t j = 0; j < done; j++) {
             vec p = exp2_plain(v_sub(v_load(s + j * ROWS), ref));
             sum = v_add(sum, p);
@@ -464,10 +482,15 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
         }
         v_store(totals.ref + v * LANES, ref);
         v_store(totals.largest + v * LANES, largest);
+        v_store(totals.least + v * LANES, least);
         v_store(totals.sum + v * LANES, sum);
     }
     score_keys(b, t, 0, VECTORS(b), done, t->keys, &totals);
-    for (int r = 0; r < VECTORS(b) * LANES; r++) stay &= totals.ref[r] != -(real)INFINITY && !(totals.largest[r] - totals.ref[r] > 8);
+    for (int v = 0; v < VECTORS(b); v++) {
+        vec ref = v_load(totals.ref + v * LANES), largest = v_load(totals.largest + v * LANES), none = v_set(-(real)INFINITY);
+        stay &=
+            !v_any(v_lt(v_set(8), v_sub(largest, ref))) && !v_any(v_eq(v_load(totals.least + v * LANES), none)) && !v_any(v_eq(ref, none));
+    }
     if (!stay) return 0;
     for (int v = 0; v < VECTORS(b); v++) {
         real *sum = (real *)b->part.sum + v * LANES;
@@ -490,17 +513,18 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
             if (!range(t, v, &from, &to)) continue;
             score_keys(b, t, v, 1, from, to, 0);
             edit_scores(b, t, ATTN_UPTO_BIASED, v, from, to);
-            weigh(b, v, from, to, factor);
-            value_channels(b, t, factor + v * LANES, v, 1, from, to, 1);
+            int hidden = weigh(b, v, from, to, factor);
+            value_channels(b, t, factor + v * LANES, v, 1, from, to, hidden);
         }
         return;
     }
+    int hidden = 0;
     score_keys(b, t, 0, VECTORS(b), 0, t->keys, 0);
     for (int v = 0; v < VECTORS(b); v++) {
         if (edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, t->keys);
-        weigh(b, v, 0, t->keys, factor);
+        hidden |= weigh(b, v, 0, t->keys, factor);
     }
-    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, t->hidden != 0);
+    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, hidden);
 }
 
 FN void fold(const struct attn_block *b, const struct attn_part *into)
@@ -533,7 +557,7 @@ FN int32_t overflowed(const struct attn_block *b, real *shift)
             real sum = ((const real *)b->part.sum)[r];
             if (lanes[r - v * LANES] == 0 || shift[r] != 0 || sum == 0 || !isfinite(sum)) continue;
             shift[r] = 24;
-            found    = 1;
+            found = 1;
         }
     }
     return found;
