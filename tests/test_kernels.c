@@ -271,7 +271,7 @@ static int64_t bench_broken(struct bench *t)
 }
 
 /* The tile's edit entries by way of the row's own function: lines of ATTN_TILE entries in, how many are hidden out. */
-static int64_t edit_make(struct bench *t, int64_t first, int64_t keys)
+static void edit_make(struct bench *t, int64_t first, int64_t keys)
 {
     const struct block_case *c = t->c;
     unsigned char            seen[ATTN_ROWS_MAX][ATTN_TILE];
@@ -290,7 +290,6 @@ static int64_t edit_make(struct bench *t, int64_t first, int64_t keys)
     }
     assert_int_equal(t->kernel->edit(t->a[EDIT].bytes, c->m, keys, seen_rows, add_rows), hidden);
     guarded_free(&lines);
-    return hidden;
 }
 
 static int64_t within(int64_t x, int64_t most)
@@ -312,7 +311,7 @@ static struct attn_tile tile_make(struct bench *t, int64_t first)
     }
     if (c->ranged) tile.low = t->a[LOW].bytes, tile.high = t->a[HIGH].bytes;
     if (c->edited) {
-        tile.hidden = edit_make(t, first, keys) != 0;
+        edit_make(t, first, keys);
         tile.edit = t->a[EDIT].bytes;
     }
     return tile;
@@ -488,6 +487,50 @@ static void edit_tiles(void **state)
     }
 }
 
+/* Queries in, results out: transposed, scaled and rounded once, finite numbers staying finite; equal on every row. */
+static void transpositions(void **state)
+{
+    (void)state;
+    static const double factors[] = {0.72, -0.1, 0, 1e-30, 1e30, 1e300, -1e39, 1e-42};
+    for (int row = 0; row < COUNT(kernels); row++) {
+        const struct attn_kernel *k = kernels[row];
+        int32_t                   dtype = dtype_of(k);
+        if (!usable(k)) continue;
+        for (int at = 0; at < 300; at++) {
+            rng         r = rng_make("transpose", row * 1000 + at);
+            int64_t     m = rng_range(&r, 1, k->rows), n = rng_range(&r, 1, ATTN_TILE), width = (n + 15) / 16 * 16;
+            double      factor = factors[at % COUNT(factors)];
+            guarded     lines, q, out;
+            const void *line[ATTN_ROWS_MAX];
+            guarded_make(&lines, (size_t)(m * width * k->real_bytes), GUARD_ABOVE, 0xFF);
+            guarded_make(&q, (size_t)(n * k->rows * k->real_bytes), GUARD_ABOVE, 0xFF);
+            guarded_make(&out, (size_t)(k->rows * ATTN_TILE * k->real_bytes), GUARD_ABOVE, 0xFF);
+            for (int64_t i = 0; i < m; i++) {
+                line[i] = lines.bytes + i * width * k->real_bytes;
+                for (int64_t c = 0; c < n; c++)
+                    element_set((void *)(uintptr_t)line[i], dtype, c, rng_percent(&r, 2) ? (c % 2 ? NAN : INFINITY) : rng_normal(&r));
+            }
+            k->load(q.bytes, m, n, line, factor);
+            for (int64_t i = 0; i < m; i++)
+                for (int64_t c = 0; c < n; c++) {
+                    double x = element_get(line[i], dtype, c), got = element_get(q.bytes, dtype, c * k->rows + i),
+                           want = rounded(dtype, x * factor);
+                    if (isfinite(x) && isinf(want)) want = copysign(element_max(dtype), want);
+                    double up = dtype == ATTN_F32 ? (double)nextafterf((float)want, INFINITY) : want,
+                           down = dtype == ATTN_F32 ? (double)nextafterf((float)want, -INFINITY) : want;
+                    assert_true(isnan(want) ? isnan(got) : got == want || (got >= down && got <= up && isfinite(want)));
+                }
+            for (int64_t i = 0; i < n * k->rows; i++) element_set(q.bytes, dtype, i, (double)i);
+            k->unload(out.bytes, m, n, q.bytes);
+            for (int64_t i = 0; i < m; i++)
+                for (int64_t c = 0; c < n; c++) assert_true(element_get(out.bytes, dtype, i * ATTN_TILE + c) == (double)(c * k->rows + i));
+            assert_null(guarded_broken(&q));
+            assert_null(guarded_broken(&out));
+            guarded_free(&lines), guarded_free(&q), guarded_free(&out);
+        }
+    }
+}
+
 /* ---- conversions ----------------------------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -627,6 +670,7 @@ int main(void)
         cmocka_unit_test(rows_expected_here_are_here),
         cmocka_unit_test(rows_compute_the_formula),
         cmocka_unit_test(edit_tiles),
+        cmocka_unit_test(transpositions),
         cmocka_unit_test(halves_load_exactly),
         cmocka_unit_test(halves_store_to_nearest_even),
         cmocka_unit_test(conversions_stay_in_bounds),

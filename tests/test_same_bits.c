@@ -432,6 +432,31 @@ static void however_the_seen_keys_are_said(void **state)
     }
 }
 
+/* A score of -inf that is seen, with NaN in the value there: whatever comes of it, the neighbours have no part in it. */
+static void minus_infinite_scores_and_their_values(void **state)
+{
+    (void)state;
+    for (int isa = 0; attn_isa_name(isa); isa++)
+        for (int form = 0; form < 4 && attn_isa_usable(isa); form++) {
+            rng     r = rng_make("minus infinite", form);
+            problem p;
+            problem_dense(&p, &r, form % 2 ? ATTN_F64 : ATTN_F32, 1, 1, 1, 20, 20, 1, 3);
+            p.d.isa = attn_isa_name(isa), p.d.causal = 1, p.d.align = ATTN_ALIGN_TOP_LEFT;
+            for (int64_t i = 0; i < 20; i++) view_set(&p.q, 0, 0, i, 0, 1);
+            for (int64_t j = form < 2 ? 7 : 0; j < (form < 2 ? 8 : 20); j++) {
+                view_set(&p.k, 0, 0, j, 0, -INFINITY);
+                view_set(&p.v, 0, 0, j, 1, j % 2 ? NAN : INFINITY);
+            }
+            run(&p.d);
+            struct copy whole = collect(&p.d, 7, 0);
+            problem_refill(&p);
+            for (int64_t first = 0; first < 20; first++) run_queries(&p.d, first, 1);
+            same(whole, collect(&p.d, 7, 0), "scores of -inf", form, &p.d);
+            free(whole.bytes);
+            problem_free(&p);
+        }
+}
+
 /* ---- the caller's floating-point mode --------------------------------------------------------------------------------------------------- */
 
 static void enter_mode(int mode)
@@ -558,6 +583,7 @@ int main(void)
         cmocka_unit_test(whatever_the_work_holds),
         cmocka_unit_test(wherever_keys_start),
         cmocka_unit_test(however_the_seen_keys_are_said),
+        cmocka_unit_test(minus_infinite_scores_and_their_values),
         cmocka_unit_test(any_floating_point_mode),
         cmocka_unit_test(merge_in_any_floating_point_mode),
     };
