@@ -150,11 +150,14 @@ static const void *rows_of(const struct task *t, const attn_in *x, int64_t dim, 
 {
     const struct attn_plan *plan = t->plan;
     const size_t            width = attn_dtype_bytes(x->dtype);
-    const char             *from = element(x->data, x->stride, x->dtype, t->batch, t->group_head, j);
-    *step = x->stride[2];
-    if (dim == 0 || ((int64_t)width == plan->kernel->real_bytes && (x->stride[3] == 1 || dim == 1))) return from;
-    char *to = t->slot + scratch;
     *step = dim;
+    if (dim == 0) return x->data; /* nothing to read; the strides may be anything */
+    const char *from = element(x->data, x->stride, x->dtype, t->batch, t->group_head, j);
+    if ((int64_t)width == plan->kernel->real_bytes && (x->stride[3] == 1 || dim == 1)) {
+        *step = x->stride[2];
+        return from;
+    }
+    char *to = t->slot + scratch;
     for (int64_t i = 0; i < n; i++)
         load(plan, plan->in, to + i * dim * plan->kernel->real_bytes, from + i * x->stride[2] * (int64_t)width, x->stride[3], dim);
     return to;
