@@ -21,7 +21,7 @@ static const subcommand table[] = {
     {"layer", CLI_LAYER, 1, layer_main, "FILE --layer N --input X [-o OUT] [options]", "one multi-head layer of a .safetensors checkpoint",
      "  attn layer model.safetensors --layer 0 --input hidden.npy -o out.npy\n"
      "  attn layer gpt2.safetensors --layer 3 --input hidden.npy -o out.npy --causal --weights w.npy\n"
-     "  attn layer t5.safetensors --prefix decoder.0.cross. --heads 8 --input x.npy --kv-input y.npy -o out.npy\n"},
+     "  attn layer torch.safetensors --prefix decoder.cross. --heads 8 --input x.npy --kv-input y.npy -o out.npy\n"},
     {"check", CLI_COMPARE, 3, compare_main, "Q K V --against OUT [options]", "compare somebody else's result with the exact one",
      "  attn check q.npy k.npy v.npy --against theirs.npy --causal\n"
      "  attn check q.npy k.npy v.npy --against theirs.npy --key-count 5,7 --tolerance 1e-3,1e-3 --json\n"},

@@ -69,7 +69,7 @@ static const option_row table[] = {
     {"query-offset", 0, LIST, OPERATOR, AT(query_offset), -BIG, BIG, NULL, "N,..",
      "where query 0 stands, as a number; one for all or one per batch entry"},
     {"query-count", 0, LIST, OPERATOR, AT(query_count), 0, BIG, NULL, "N,..",
-     "queries in use, per batch entry; the rest come out as zeros"},
+     "queries in use, per batch entry; attention gives zeros for the rest"},
     {"key-count", 0, LIST, OPERATOR, AT(key_count), 0, BIG, NULL, "N,..", "keys in use, per batch entry"},
     {"key-start", 0, LIST, OPERATOR, AT(key_start), 0, BIG, NULL, "N,..", "first key in use, per batch entry (padding on the left)"},
     {"window", 0, PAIR, OPERATOR | CLI_COST, AT(window), -1, BIG, NULL, "L,R",
