@@ -56,7 +56,8 @@ class Call:
     def needs_position(self):
         """Whether the library must refuse the call: where the queries stand matters and is not said."""
         options, lengths = self.options, self.lengths()
-        placed = options["causal"] or options["window"] not in (None, (None, None)) or options["alibi"] is not None
+        bounded = any(side not in (None, -1) for side in options["window"] or ())
+        placed = options["causal"] or bounded or options["alibi"] is not None
         said = options["align"] is not None or options["query_offset"] is not None
         return bool(placed and not said and (lengths["query_count"] != lengths["key_count"]).any())
 
