@@ -618,6 +618,96 @@ static void fused_and_shared_memory(void **state)
     }
 }
 
+/* ---- properties ----------------------------------------------------------------------------------------------------------------------- */
+
+/* Keys and values in another order, together with their mask and bias, give the same results. */
+static void keys_may_be_permuted(void **state)
+{
+    (void)state;
+    int64_t bad = 0;
+    for (int at = 0; at < 24; at++) {
+        rng       r = rng_make("permuted", at);
+        problem   p;
+        reference want;
+        int64_t   n = rng_range(&r, 2, 300);
+        problem_dense(&p, &r, (int32_t)(at % 4 + 1), 1, 2, 1, 17, n, 5, 6);
+        problem_add_mask(&p, &r, ATTN_BOOL, all_axes, 1), problem_add_mask(&p, &r, ATTN_F32, all_axes, 1);
+        if (at & 4) problem_add_sink(&p, &r);
+        reference_make(&want, &p.d);
+        for (int64_t j = n - 1; j > 0; j--) {
+            int64_t other = rng_range(&r, 0, j);
+            view   *rows[] = {&p.k, &p.v};
+            for (int w = 0; w < 2; w++)
+                for (int64_t c = 0; c < rows[w]->shape[3]; c++) {
+                    double saved = view_get(rows[w], 0, 0, j, c);
+                    view_set(rows[w], 0, 0, j, c, view_get(rows[w], 0, 0, other, c)), view_set(rows[w], 0, 0, other, c, saved);
+                }
+            view *columns[] = {&p.allow, &p.bias};
+            for (int w = 0; w < 2; w++)
+                for (int64_t i = 0; i < 2 * 17; i++) {
+                    double saved = view_get(columns[w], 0, i / 17, i % 17, j);
+                    view_set(columns[w], 0, i / 17, i % 17, j, view_get(columns[w], 0, i / 17, i % 17, other)),
+                        view_set(columns[w], 0, i / 17, i % 17, other, saved);
+                }
+        }
+        for (int i = 0; attn_isa_name(i); i++)
+            if (attn_isa_usable(i)) bad += problem_check(&p, &want, attn_isa_name(i));
+        reference_free(&want);
+        problem_free(&p);
+    }
+    assert_int_equal(bad, 0);
+}
+
+/* The same number added to every score of a row changes lse by it, and nothing else. */
+static void scores_may_be_shifted(void **state)
+{
+    (void)state;
+    int64_t bad = 0;
+    for (int at = 0; at < 24; at++) {
+        rng       r = rng_make("shifted", at);
+        problem   p;
+        reference want;
+        double    by[19];
+        problem_dense(&p, &r, at % 2 ? ATTN_F64 : ATTN_F32, 1, 1, 1, 19, rng_range(&r, 1, 300), 5, 6);
+        problem_add_mask(&p, &r, ATTN_BOOL, all_axes, 1);
+        reference_make(&want, &p.d);
+        problem_add_mask(&p, &r, p.d.q.dtype, (const int[]){0, 0, 0, 1}, 0);
+        for (int64_t i = 0; i < 19; i++) {
+            view_set(&p.bias, 0, 0, i, 0, (at % 3 + 1) * 20 * rng_normal(&r));
+            by[i] = view_get(&p.bias, 0, 0, i, 0);
+            want.lse[i] += by[i], want.size_seen[i] += fabs(by[i]);
+        }
+        for (int i = 0; attn_isa_name(i); i++)
+            if (attn_isa_usable(i)) bad += problem_check(&p, &want, attn_isa_name(i));
+        reference_free(&want);
+        problem_free(&p);
+    }
+    assert_int_equal(bad, 0);
+}
+
+/* Queries in another order give their results in that order: nothing but the order changes. */
+static void queries_are_equivariant(void **state)
+{
+    (void)state;
+    for (int i = 0; attn_isa_name(i); i++) {
+        if (!attn_isa_usable(i)) continue;
+        rng     r = rng_make("equivariant", i);
+        problem p;
+        size_t  size;
+        problem_dense(&p, &r, ATTN_F32, 1, 2, 1, 50, 140, 6, 7);
+        p.d.isa = attn_isa_name(i);
+        assert_int_equal(attn_run(&p.d, NULL), ATTN_OK);
+        unsigned char *forward = results(&p, &size);
+        p.d.q.data = (const float *)p.d.q.data + 49 * 6, p.d.q.stride[2] = -6; /* last query first */
+        assert_int_equal(attn_run(&p.d, NULL), ATTN_OK);
+        for (int64_t h = 0; h < 2; h++)
+            for (int64_t n = 0; n < 50; n++)
+                assert_memory_equal(forward + (h * 50 + n) * 7 * 4, p.out.memory.bytes + (h * 50 + 49 - n) * 7 * 4, 7 * 4);
+        free(forward);
+        problem_free(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -638,6 +728,9 @@ int main(void)
         cmocka_unit_test(softcap_of_huge_scores),
         cmocka_unit_test(far_positions),
         cmocka_unit_test(fused_and_shared_memory),
+        cmocka_unit_test(keys_may_be_permuted),
+        cmocka_unit_test(scores_may_be_shifted),
+        cmocka_unit_test(queries_are_equivariant),
         cmocka_unit_test(random_problems),
     };
     cmocka_set_test_filter(getenv("ATTN_TEST"));
