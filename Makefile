@@ -4,7 +4,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
 
-.PHONY: all help demo test bench format install clean setup setup-test check
+.PHONY: all help demo test bench bench-peers format install clean setup setup-test check
 
 all: setup
 	@mkdir -p $(BUILD)
@@ -15,7 +15,8 @@ help:
 	@echo "make            set up if needed, build into $(BUILD)/"
 	@echo "make demo       a real trained attention layer at work"
 	@echo "make test       every test and check; make check-NAME runs one, scripts/check.sh list names them"
-	@echo "make bench      how fast it is here"
+	@echo "make bench      how fast it is here, beside the machine's limit and others; BENCH=\"--only ... --json ...\" passes options"
+	@echo "make bench-peers  the same beside PyTorch, ONNX Runtime, OpenVINO and JAX, which it installs into .venv-bench/"
 	@echo "make format     formats the C sources"
 	@echo "make install    into PREFIX (default $(PREFIX)), below DESTDIR if given"
 	@echo "make clean      removes what was built"
@@ -38,8 +39,15 @@ check-%: setup-test
 	@scripts/check.sh $*
 
 bench: all
-	cmake --build $(BUILD) --target attn_bench
-	$(BUILD)/attn_bench
+	@cmake --build $(BUILD) --target attn_bench
+	env -u OPENBLAS_CORETYPE $(BUILD)/attn_bench $(BENCH)
+
+bench-peers: all
+	@cmake --build $(BUILD) --target attn_bench_shared
+	@cmp -s bench/peers-requirements.txt .venv-bench/requirements.txt || { rm -rf .venv-bench && python3 -m venv .venv-bench && \
+	    .venv-bench/bin/python -m pip install -q --disable-pip-version-check -r bench/peers-requirements.txt && \
+	    cp bench/peers-requirements.txt .venv-bench/requirements.txt; }
+	ATTN_BUILD_DIR=$(BUILD) .venv-bench/bin/python bench/peers.py $(BENCH)
 
 format:
 	clang-format-19 -i $$(scripts/sources.sh)

@@ -1,103 +1,124 @@
-/* bench.c: times attn_run on a few shapes, on the calling thread alone.
+/* bench.c: how fast attn_run is beside the machine's limit and beside others, for the rows of shapes.txt.
  * SPDX-License-Identifier: MIT
  *
- * usage: attn_bench [ISA ...]     default: every instruction set usable here
- *
- * Each line is the median of at least 5 calls and at least 0.5 s after one call to warm up. A multiply-add counts as two operations; what a mask
- * hides is not counted, so that causal rows show what skipping is worth.
+ * usage: attn_bench [options]; --help lists them. Exit status 1 when a result of attn's own was wrong. docs/performance.md says how it measures.
  */
-#include <attn/attn.h>
-#include <stdio.h>
+#define _GNU_SOURCE
+#include "bench.h"
+#include <getopt.h>
+#include <malloc.h>
 #include <stdlib.h>
-#include <time.h>
+#include <string.h>
+#include <unistd.h>
 
-struct shape {
-    const char *name;
-    int64_t     batch, heads, kv_heads, queries, keys, dim;
-    int         causal;
-};
+static const char usage[] = "usage: attn_bench [options]\n"
+                            "  --list            names the rows and leaves\n"
+                            "  --only PATTERN    only rows whose name contains PATTERN, or matches it where it has one of * ? [\n"
+                            "  --threads N       N threads instead of those of the table\n"
+                            "  --seconds S       about S seconds for each row (default 4), but at least 5 rounds\n"
+                            "  --rounds N        N rounds instead, at most 64\n"
+                            "  --isa NAME        attn with this instruction set too; may be given several times\n"
+                            "  --quick           the small rows `quick`, 2 rounds: shows that the bench works, measures nothing\n"
+                            "  --json FILE       writes the results to FILE as well\n"
+                            "  --table FILE      the table of shapes (default bench/shapes.txt)\n";
 
-static const struct shape shapes[] = {
-    {"encoder", 8, 12, 12, 128, 128, 32, 0},       {"prefill", 1, 8, 8, 1024, 1024, 64, 0}, {"prefill causal", 1, 8, 8, 1024, 1024, 64, 1},
-    {"chunk on cache", 1, 8, 2, 64, 2048, 128, 1}, {"decode", 1, 32, 8, 1, 4096, 128, 1},
-};
-
-static double seconds(void)
+static double positive(const char *text, const char *option, double most)
 {
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static float *random_floats(int64_t count)
-{
-    static uint32_t state = 1;
-    float          *to = malloc((size_t)count * sizeof *to);
-    if (!to) exit(1);
-    for (int64_t i = 0; i < count; i++) {
-        state = state * 1664525u + 1013904223u;
-        to[i] = (float)(state >> 8) / 8388608.0f - 1.0f;
+    char  *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value > 0 && value <= most)) {
+        fprintf(stderr, "bench: %s is %s, which is not a number above 0 and up to %g\n", option, text, most);
+        exit(2);
     }
-    return to;
+    return value;
 }
 
-/* How many (query, key) pairs are seen: all, or under causal those up to each query's place at the end of the keys. */
-static double pairs(const struct shape *s)
+static struct options parse(int argc, char **argv)
 {
-    double all = (double)s->queries * (double)s->keys;
-    return s->causal ? all - 0.5 * (double)s->queries * (double)(s->queries - 1) : all;
+    static const struct option known[] = {{"list", 0, NULL, 'l'},    {"only", 1, NULL, 'o'},   {"threads", 1, NULL, 't'},
+                                          {"seconds", 1, NULL, 's'}, {"rounds", 1, NULL, 'r'}, {"isa", 1, NULL, 'i'},
+                                          {"quick", 0, NULL, 'q'},   {"json", 1, NULL, 'j'},   {"table", 1, NULL, 'f'},
+                                          {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
+    struct options             o = {.table = "bench/shapes.txt", .seconds = 4, .window = 0.02};
+    for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) switch (c) {
+        case 'l':
+            o.list = 1;
+            break;
+        case 'o':
+            o.only = optarg;
+            break;
+        case 't':
+            o.threads = (int)positive(optarg, "--threads", 1024);
+            break;
+        case 's':
+            o.seconds = positive(optarg, "--seconds", 1e6);
+            break;
+        case 'r':
+            o.rounds = (int)positive(optarg, "--rounds", MOST_ROUNDS);
+            break;
+        case 'q':
+            o.quick = 1, o.window = 0.002;
+            break;
+        case 'j':
+            o.json = optarg;
+            break;
+        case 'f':
+            o.table = optarg;
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            exit(0);
+        case 'i':
+            if (o.isas < (int)(sizeof o.isa / sizeof *o.isa)) {
+                o.isa[o.isas++] = optarg;
+                break;
+            } /* fall through */
+        default:
+            fputs(usage, stderr);
+            exit(2);
+        }
+    if (optind < argc) fputs(usage, stderr), exit(2);
+    return o;
 }
 
-static int bench(const struct shape *s, const char *isa)
+/* The rows that the options ask for; with --threads each shape once. */
+static int wanted(const struct options *o, struct row *row, const struct row *before)
 {
-    enum { CALLS = 1000 };
-    static double took[CALLS];
-    float *q = random_floats(s->batch * s->heads * s->queries * s->dim), *k = random_floats(s->batch * s->kv_heads * s->keys * s->dim);
-    float *v = random_floats(s->batch * s->kv_heads * s->keys * s->dim), *out = random_floats(s->batch * s->heads * s->queries * s->dim);
-
-    attn_desc d = attn_desc_new();
-    d.batch = s->batch, d.heads = s->heads, d.kv_heads = s->kv_heads, d.queries = s->queries, d.keys = s->keys,
-    d.dim = d.value_dim = s->dim;
-    d.q = attn_in_dense(q, ATTN_F32, s->heads, s->queries, s->dim);
-    d.k = attn_in_dense(k, ATTN_F32, s->kv_heads, s->keys, s->dim);
-    d.v = attn_in_dense(v, ATTN_F32, s->kv_heads, s->keys, s->dim);
-    d.out = attn_out_dense(out, ATTN_F32, s->heads, s->queries, s->dim);
-    d.causal = s->causal, d.align = s->causal ? ATTN_ALIGN_BOTTOM_RIGHT : 0, d.isa = isa;
-
-    attn_error error;
-    int        calls = 0, rc = attn_run(&d, &error);
-    for (double start = seconds(); !rc && calls < CALLS && (calls < 5 || seconds() - start < 0.5); calls++) {
-        double before = seconds();
-        rc = attn_run(&d, &error);
-        took[calls] = seconds() - before;
+    if (o->quick != !strcmp(row->group, "quick")) return 0;
+    if (o->threads) {
+        row->threads = o->threads;
+        row_rename(row);
+        if (before && !strcmp(row->name, before->name)) return 0;
     }
-    free(q), free(k), free(v), free(out);
-    if (rc) {
-        fprintf(stderr, "%s\n", error.message);
-        return 1;
-    }
-    qsort(took, (size_t)calls, sizeof *took, by_size);
-    double median = took[calls / 2], operations = 4.0 * (double)(s->batch * s->heads * s->dim) * pairs(s);
-    printf("%-16s %-8s %4d x %2d/%-2d x %5d x %5d x %4d  %10.3f ms  %8.1f GFLOP/s  (%d calls, fastest %.3f ms)\n", s->name, isa,
-           (int)s->batch, (int)s->heads, (int)s->kv_heads, (int)s->queries, (int)s->keys, (int)s->dim, 1e3 * median,
-           1e-9 * operations / median, calls, 1e3 * took[0]);
-    return 0;
+    return !o->only || bench_matches(row->name, o->only);
 }
 
 int main(int argc, char **argv)
 {
-    int rc = 0;
-    printf("libattn %s, f32, one thread; batch x heads/key heads x queries x keys x channels\n", attn_version_text());
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        for (int i = 1; i < argc; i++) rc |= bench(&shapes[s], argv[i]);
-        for (int32_t i = 0; argc == 1 && attn_isa_name(i); i++)
-            if (attn_isa_usable(i)) rc |= bench(&shapes[s], attn_isa_name(i));
+    /* OpenBLAS reads its override before main; it must choose its kernels itself to be a yardstick. */
+    if (getenv("OPENBLAS_CORETYPE")) {
+        unsetenv("OPENBLAS_CORETYPE");
+        execv("/proc/self/exe", argv);
     }
-    return rc;
+    struct options o = parse(argc, argv);
+    struct row    *rows;
+    int            count = bench_rows(o.table, &rows), ran = 0, wrong = 0;
+    /* Buffers stay with the process: others would pay for fresh pages at each call. */
+    mallopt(M_MMAP_THRESHOLD, 1 << 30), mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    if (!o.list) report_open(o.json);
+    for (int i = 0; i < count; i++) {
+        if (!wanted(&o, &rows[i], i ? &rows[i - 1] : NULL)) continue;
+        ran++;
+        if (o.list) {
+            puts(rows[i].name);
+            continue;
+        }
+        struct result *r = measure_row(&rows[i], &o);
+        report_row(r);
+        for (int c = 0; c < r->count; c++) wrong |= r->contender[c].refused && !strncmp(r->contender[c].name, "attn", 4);
+        free(r);
+    }
+    free(rows);
+    if (!ran) fputs("bench: no row matches\n", stderr);
+    return ran ? wrong : 2;
 }

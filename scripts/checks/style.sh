@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: MIT
 . "$(dirname "$0")/lib.sh"
 rc=0
-files=$(find . \( -name .git -o -name .venv -o -name 'build*' -o -name __pycache__ -o -name '.*cache' -o -name .hypothesis \) -prune -o -type f -print)
+files=$(find . \( -name .git -o -name '.venv*' -o -name 'build*' -o -name __pycache__ -o -name '.*cache' -o -name .hypothesis \) -prune -o -type f -print)
 for file in $files; do
     case $file in
     *.c | *.h | *.inc | *.py | *.sh | *.cmake | ./CMakeLists.txt | ./Makefile | ./.ci/run)
@@ -17,5 +17,5 @@ for file in $files; do
     esac
 done
 if grep -rnE --include='*.[ch]' --include='*.inc' '^#if 0|\b(TO''DO|FIX''ME|XX''X)\b' include src layer io cli tests bench 2> /dev/null; then rc=1; fi
-if grep -rnE --include='*.[ch]' --include=CMakeLists.txt --include='*.cmake' 'ffast-ma''th|-Ofa''st' . --exclude-dir='build*' --exclude-dir=.venv; then rc=1; fi
+if grep -rnE --include='*.[ch]' --include=CMakeLists.txt --include='*.cmake' 'ffast-ma''th|-Ofa''st' . --exclude-dir='build*' --exclude-dir='.venv*'; then rc=1; fi
 exit $rc
