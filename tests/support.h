@@ -156,7 +156,8 @@ void     problem_refill(problem *p); /* the outputs' canaries */
 int64_t     problem_check(problem *p, const reference *r, const char *isa);
 const char *problem_broken(const problem *p, const char **which);
 
-/* The same on every usable isa; describes the problem when it fails. */
+unsigned char *problem_results(const problem *p, size_t *size); /* out, lse and weights with their gaps, one after another; to free() */
+/* problem_check() on every usable isa; describes the problem when it fails. */
 int64_t problem_check_all(problem *p, const char *what);
 
 /* The whole operator on every usable isa over `count` random problems. Returns the number of problems that failed. */

@@ -421,6 +421,18 @@ int64_t problem_check(problem *p, const reference *r, const char *isa)
     return compare_results(&p->d, r) + (side != NULL);
 }
 
+unsigned char *problem_results(const problem *p, size_t *size)
+{
+    const guarded *parts[] = {&p->out.memory, &p->lse.memory, &p->weights.memory};
+    *size = parts[0]->size + parts[1]->size + parts[2]->size;
+    unsigned char *copy = malloc(*size + 1), *at = copy;
+    for (int i = 0; i < 3; i++) {
+        if (parts[i]->size) memcpy(at, parts[i]->bytes, parts[i]->size);
+        at += parts[i]->size;
+    }
+    return copy;
+}
+
 int64_t problem_check_all(problem *p, const char *what)
 {
     reference want;
