@@ -37,17 +37,19 @@ ValueError: align is not said: causal needs it, as batch entry 0 has 5 queries a
 >>> attn.attention(q, k, v, key_count=[7, 4], scale=0.5, return_lse=True)[1].shape
 (2, 8, 5)
 
-`allow` (bool, True = may be seen) and `bias` (float: q's type or float32; -inf hides) broadcast from the right to (batch, heads, queries,
-keys). `window` is (left, right); None or -1 is no bound. `alibi` holds slopes, (heads,) or (batch, heads); `sink` one logit a
-head. They and a bias given as a number or list are converted to float32 (float64 with float64 inputs). `return_weights` names a stage: "weight",
-"scaled", "capped" or "biased"; lse and weights are float32 (float64 with float64 inputs). `threads`: None or 1 is the calling thread; the pool
-for another number is made once and kept. `isa` forces one of isas(). The result is out, or a tuple (out, lse, weights) of what was asked for.
+`allow` (bool, True = may be seen) and `bias` (float: q's type or float32; -inf hides) broadcast from the right to (batch, heads,
+queries, keys). `window` is (left, right); None or -1 is no bound. `alibi` holds slopes, (heads,) or (batch, heads); `sink` one logit a
+head; these, and a bias given as a number or list, are converted to float32 (float64 with float64 inputs). `return_weights` names a
+stage: "weight", "scaled", "capped" or "biased"; lse and weights are float32 (float64 with float64 inputs). `threads`: None or 1 is the
+calling thread; the pool for another number is made once and kept. `isa` forces one of isas(). The result is out, or a tuple
+(out, lse, weights) of what was asked for.
 
 Strided arrays (slices, transposes, reversed or broadcast views) are used in place, without a copy, and nothing is ever broadcast in
-memory. Only an input that is not aligned for its type, steps by part of an element, or has foreign byte order is copied first; such an `out` is
-refused. `out` is written in place, through its strides, and returned; it may be float32 for 16-bit inputs, and must not overlap an input.
-Refused arguments raise ValueError with a sentence, before anything is written; MemoryError and RuntimeError say that memory or a
-thread could not be had. The library is found by ATTN_LIBRARY if that is set, else in ../build, else as the system's libattn.so.0.
+memory. Only an input that is not aligned for its type, steps by part of an element, or has foreign byte order is copied first; such
+an `out` is refused. `out` is written in place, through its strides, and returned; it may be float32 for 16-bit inputs, and must not
+overlap an input. Refused arguments raise ValueError with a sentence, before anything is written; MemoryError and RuntimeError say that
+memory or a thread could not be had. The library is found by ATTN_LIBRARY if that is set, else in ../build, else as the system's
+libattn.so.0.
 """
 import ctypes
 import operator

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 
 import reference
-from testdata import DTYPES, EXAMPLES, SEED, attn, random
+from testdata import DTYPES, EXAMPLES, SEED, attn, random, tensors
 
 EDGES = [15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129]
 POSITION_FIELDS = ("query_offset", "query_count", "key_count", "key_start")
@@ -206,10 +206,9 @@ def options(draw, shape, dtype, rng):
 def random_calls(draw):
     """A Call with finite numbers, dense in memory, and the generator that made it."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    shape = batch, heads, kv_heads, queries, keys, dim, value_dim = draw(shapes())
+    shape = draw(shapes())
     dtype = DTYPES[draw(st.sampled_from(["f32", "f32", "f64", "f16", "bf16"]))]
-    q, k, v = (random(dtype, rng, *n) for n in ((batch, heads, queries, dim), (batch, kv_heads, keys, dim), (batch, kv_heads, keys, value_dim)))
-    return Call(q, k, v, draw(options(shape, dtype, rng))), rng
+    return Call(*tensors(rng, dtype, *shape), draw(options(shape, dtype, rng))), rng
 
 
 # ---- what must not matter -----------------------------------------------------------------------------------------------------------

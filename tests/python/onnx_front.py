@@ -22,7 +22,7 @@ def pad_mask(mask, keys):
 
 
 def onnx_attention(Q, K, V, attn_mask=None, past_key=None, past_value=None, nonpad_kv_seqlen=None, *, attributes, **how):
-    """The four outputs Y, present_key, present_value, qk_matmul_output. `how` is passed on (isa, threads). softmax_precision asks for less than is done."""
+    """The four outputs. `how` is passed on (isa, threads). softmax_precision is met by any: it asks for less than is done."""
     a = {name: value for name, value in attributes.items() if value is not None}
     assert a.keys() <= KNOWN, a.keys() - KNOWN
     joined = Q.ndim == 3
@@ -36,8 +36,9 @@ def onnx_attention(Q, K, V, attn_mask=None, past_key=None, past_value=None, nonp
         where = {"query_offset": nonpad_kv_seqlen - Q.shape[2], "key_count": nonpad_kv_seqlen}
     if attn_mask is not None:
         how["allow" if attn_mask.dtype == np.bool_ else "bias"] = pad_mask(attn_mask, K.shape[2])
-    Y, qk = attn.attention(Q, K, V, causal=bool(a.get("is_causal", 0)), window=(a.get("left_window_size", -1), a.get("right_window_size", -1)),
-                           scale=a.get("scale"), softcap=a.get("softcap", 0.0), return_weights=STAGES[a.get("qk_matmul_output_mode", 0)], **where, **how)
+    how.update(where, causal=bool(a.get("is_causal", 0)), scale=a.get("scale"), softcap=a.get("softcap", 0.0),
+               window=(a.get("left_window_size", -1), a.get("right_window_size", -1)))
+    Y, qk = attn.attention(Q, K, V, return_weights=STAGES[a.get("qk_matmul_output_mode", 0)], **how)
     if joined:
         Y = Y.swapaxes(1, 2).reshape(Y.shape[0], Y.shape[2], -1)
     return {"Y": Y, "present_key": K, "present_value": V, "qk_matmul_output": qk.astype(Q.dtype)}

@@ -48,7 +48,8 @@ def select(weights, seen, v):
 
 
 def reference(q, k, v, *, scale=None, softcap=0.0, bias=None, alibi=None, sink=None, **options):
-    """out, lse, the four stages, seen, and `size`: the largest |scale| sum |q k| + |bias| + |slope| |p - j'| over seen pairs; `size_all` over all."""
+    """out, lse, the four stages and seen; `size` is the largest |scale| sum |q k| + |bias| + |slope| |p - j'| over seen pairs, `size_all`
+    over all pairs."""
     q, k, v = (np.asarray(t, np.float64) for t in (q, k, v))
     group = q.shape[1] // k.shape[1] if k.shape[1] else 1
     k, v = (np.repeat(t, group, axis=1) for t in (k, v))  # query head h reads key head h / group

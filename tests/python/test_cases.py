@@ -1,5 +1,5 @@
-"""Every case that was made after a fault reported against some attention, its memory layout included, on every isa. Cases of packed sequences
-are not run, nor is what a case says about gradients checked: the library has neither.
+"""Every case that was made after a fault reported against some attention, its memory layout included, on every isa. Cases of packed
+sequences are not run, nor is what a case says about gradients checked: the library has neither.
 SPDX-License-Identifier: MIT
 """
 import glob
@@ -16,8 +16,9 @@ if DATA:
 
 TYPES = {**DTYPES, "bool": np.dtype(bool)}
 FORWARD = ("out", "lse", "weights")
-NAMES = {"q_offset": "query_offset", "kv_len": "key_count", "kv_start": "key_start", "q_len": "query_count", "alibi_slopes": "alibi", "sinks": "sink",
-         "scale": "scale", "softcap": "softcap", "causal": "causal", "align": "align", "window_left": None, "window_right": None}
+NAMES = {"q_offset": "query_offset", "kv_len": "key_count", "kv_start": "key_start", "q_len": "query_count", "alibi_slopes": "alibi",
+         "sinks": "sink", "scale": "scale", "softcap": "softcap", "causal": "causal", "align": "align", "window_left": None,
+         "window_right": None}
 
 
 def forward_cases():

@@ -1,6 +1,7 @@
 """The Python module itself: how arguments are read, what is refused and with which words, that nothing is copied, threads and fork.
 SPDX-License-Identifier: MIT
 """
+import ctypes
 import doctest
 import inspect
 import os
@@ -29,7 +30,8 @@ def test_the_documentation_runs():
 def test_the_signature():
     assert str(inspect.signature(attn.attention)) == (
         "(q, k, v, *, bias=None, allow=None, causal=False, align=None, window=None, query_offset=None, query_count=None, key_count=None, "
-        "key_start=None, scale=None, softcap=0.0, alibi=None, sink=None, out=None, return_lse=False, return_weights=None, isa=None, threads=None)")
+        "key_start=None, scale=None, softcap=0.0, alibi=None, sink=None, out=None, return_lse=False, return_weights=None, isa=None, "
+        "threads=None)")
 
 
 def test_worked_numbers():
@@ -51,15 +53,17 @@ def test_the_descriptors_are_the_headers(tmp_path):
     """Offsets and sizes that a C compiler sees, field by field."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "no C compiler"
-    structs = {"attn_in": attn._View, "attn_out": attn._View, "attn_error": attn._Error, "attn_desc": attn._Desc, "attn_merge_desc": attn._MergeDesc}
+    structs = {"attn_in": attn._View, "attn_out": attn._View, "attn_error": attn._Error, "attn_desc": attn._Desc,
+               "attn_merge_desc": attn._MergeDesc}
     lines = ['printf("%s.%s %%zu\\n", offsetof(%s, %s));' % (s, f, s, f) for s, c in structs.items() for f, _ in c._fields_]
     lines += ['printf("%s %%zu\\n", sizeof(%s));' % (s, s) for s in structs]
     source = tmp_path / "offsets.c"
     source.write_text("#include <attn/attn.h>\n#include <stdio.h>\nint main(void)\n{\n%s\n}\n" % "\n".join(lines))
     subprocess.run([compiler, "-I", os.path.join(ROOT, "include"), source, "-o", tmp_path / "offsets"], check=True)
-    seen = dict(line.split() for line in subprocess.run([tmp_path / "offsets"], check=True, capture_output=True, text=True).stdout.splitlines())
+    text = subprocess.run([tmp_path / "offsets"], check=True, capture_output=True, text=True).stdout
+    seen = dict(line.split() for line in text.splitlines())
     want = {"%s.%s" % (s, f): str(getattr(c, f).offset) for s, c in structs.items() for f, _ in c._fields_}
-    want.update({s: str(__import__("ctypes").sizeof(c)) for s, c in structs.items()})
+    want.update({s: str(ctypes.sizeof(c)) for s, c in structs.items()})
     assert seen == want
 
 
@@ -327,7 +331,8 @@ def test_16_bit_inputs_without_ml_dtypes():
 
 def test_work_bytes():
     def at(queries=64, keys=64, dim=32, value_dim=16, dtype=F32, **how):
-        return attn.work_bytes(np.empty((2, 4, queries, dim), dtype), np.empty((2, 2, keys, dim), dtype), np.empty((2, 2, keys, value_dim), dtype), **how)
+        shapes = (2, 4, queries, dim), (2, 2, keys, dim), (2, 2, keys, value_dim)
+        return attn.work_bytes(*(np.empty(shape, dtype) for shape in shapes), **how)
 
     assert 0 < at(isa="scalar") < 2**20
     for isa in ISAS:
@@ -403,8 +408,11 @@ def test_merge_strided_and_mixed():
     assert attn.merge(half, lses, out=np.empty_like(outs[0]))[0].tobytes() == exact.tobytes()
 
 
-@pytest.mark.parametrize("outs, lses", [([], []), ([Q], []), ([Q, K], [Q[..., 0]] * 2), ([Q], [Q]), ([Q[0, 0, 0]], [Q[0, 0, 0, 0]]), ([Q.astype(int)], [Q[..., 0]]),
-                                        ([Q], [Q[..., 0].astype(np.float16)])], ids=lambda x: "%d" % len(x))
+LSE = Q[..., 0]
+
+
+@pytest.mark.parametrize("outs, lses", [([], []), ([Q], []), ([Q, K], [LSE] * 2), ([Q], [Q]), ([Q[0, 0, 0]], [LSE[0, 0, 0]]),
+                                        ([Q.astype(int)], [LSE]), ([Q], [LSE.astype(np.float16)])], ids=lambda x: "%d" % len(x))
 def test_merge_refusals(outs, lses):
     with pytest.raises(ValueError, match="lse|outs"):
         attn.merge(outs, lses)

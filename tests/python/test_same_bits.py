@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import calls
 import reference
 from calls import Call
-from testdata import DTYPES, ISAS, SEED, random
+from testdata import DTYPES, ISAS, SEED, random, tensors
 
 
 def same(what, got, want, rows=None):
@@ -23,7 +23,8 @@ def same(what, got, want, rows=None):
         a, b = (np.where(np.isnan(x), np.asarray(np.nan, x.dtype), x) for x in (a, b))  # any NaN is as good as another
         if a.tobytes() != b.tobytes():
             differ = np.argwhere((a.view(np.uint8) != b.view(np.uint8)).reshape(*a.shape, -1).any(axis=-1))
-            raise AssertionError("%s: %d of %d elements of %s differ, the first at %s" % (what, len(differ), a.size, name, differ[:1].tolist()))
+            first = differ[:1].tolist()
+            raise AssertionError("%s: %d of %d elements of %s differ, the first at %s" % (what, len(differ), a.size, name, first))
 
 
 def said(call):
@@ -84,7 +85,8 @@ def head_alone(call, isa, want, rng):
 
 def split_queries(call, isa, want, rng):
     queries = call.shape[2]
-    for name, ends in (("queries one by one", np.arange(1, min(queries, 20))), ("queries in chunks", np.unique(rng.integers(0, queries + 1, 3)))):
+    some = np.unique(rng.integers(0, queries + 1, 3))
+    for name, ends in (("queries one by one", np.arange(1, min(queries, 20))), ("queries in chunks", some)):
         ends = [0, *(int(n) for n in ends if 0 < n < queries), queries]
         parts = [run(cut(call, i=slice(a, b)), isa, threads=int(rng.integers(1, 4))) for a, b in zip(ends, ends[1:])]
         same(name, join(parts, 2), want)
@@ -188,14 +190,15 @@ def float_modes(call, isa, want, rng):
         same("subnormals flushed", got, want)
 
 
-PROMISES = (threads, batch_alone, head_alone, split_queries, prefill_and_decode, strides, other_outputs, padding, garbage, neighbours, float_modes)
+PROMISES = (threads, batch_alone, head_alone, split_queries, prefill_and_decode, strides, other_outputs, padding, garbage, neighbours,
+            float_modes)
 
 
 # ---- on random calls ----------------------------------------------------------------------------------------------------------------
 
 
 def make_wild(call, how, rng):
-    """NaN and infinities in what is seen: anywhere, or as values whose keys score -inf, where 0 times NaN must not hang on the neighbours."""
+    """NaN and infinities in what is seen: anywhere, or as values whose keys score -inf, where 0 times NaN must not hang on neighbours."""
     if how == "anywhere":
         for array in (call.q, call.k, call.v):
             bad = rng.random(array.shape) < 0.02
@@ -244,8 +247,7 @@ def large_call(kind, dtype, rng):
     real = np.float64 if dtype == np.float64 else np.float32
     o["alibi"] = np.linspace(0.01, 0.2, heads).astype(real) if o["alibi"] else None
     o["sink"] = rng.standard_normal(heads).astype(real) if o["sink"] else None
-    q, k, v = (random(dtype, rng, *n) for n in ((batch, heads, queries, dim), (batch, kv_heads, keys, dim), (batch, kv_heads, keys, value_dim)))
-    return said(Call(q, k, v, o))
+    return said(Call(*tensors(rng, dtype, batch, heads, kv_heads, queries, keys, dim, value_dim), o))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

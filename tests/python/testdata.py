@@ -40,3 +40,8 @@ def data(*parts):
 
 def random(dtype, rng, *shape):
     return rng.standard_normal(shape).astype(np.float32 if dtype != np.float64 else np.float64).astype(dtype)
+
+
+def tensors(rng, dtype, b=2, h=4, g=2, n=5, m=7, d=8, dv=None):
+    """q, k and v of batch b, h heads, g key heads, n queries, m keys, widths d and dv."""
+    return [random(dtype, rng, *shape) for shape in ((b, h, n, d), (b, g, m, d), (b, g, m, d if dv is None else dv))]
