@@ -1,6 +1,7 @@
 /* exec.c: the tiling loop: a task is one block of queries, walking the keys that any of them sees.
  * SPDX-License-Identifier: MIT */
 #include <fenv.h>
+#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -49,24 +50,18 @@ static void load(const struct attn_plan *plan, const struct attn_convert *c, voi
         c->load_f64(to, from, stride, n);
 }
 
-/* n things of each row, out of an array [n][rows], to an output's rows, `skip` elements along its last axis. The edit tile serves as
- * a buffer: when something is stored it is not in use. */
-static void store(const struct task *t, const attn_out *to, const struct attn_convert *convert, const void *from, int64_t n, int64_t skip)
+/* A line of each row to an output, `skip` elements along its last axis. The edit tile serves as the lines: when something is stored it is not in use. */
+static void store_lines(const struct task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip)
 {
-    const struct attn_plan *plan = t->plan;
-    const int64_t           real = plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(to->dtype);
-    char                   *lines = t->slot + plan->at.edit;
-    for (int64_t at = 0; at < n; at += ATTN_TILE) {
-        int64_t some = n - at < ATTN_TILE ? n - at : ATTN_TILE;
-        plan->kernel->unload(lines, t->block.m, some, (const char *)from + at * plan->kernel->rows * real);
-        for (int64_t r = 0; r < t->block.m; r++) {
-            char *place = (char *)element(to->data, to->stride, to->dtype, t->batch, t->rows[r].head, t->rows[r].query) +
-                          (skip + at) * to->stride[3] * width;
-            if (real == 4)
-                convert->store_f32(place, to->stride[3], (const float *)(lines + r * ATTN_TILE * real), some);
-            else
-                convert->store_f64(place, to->stride[3], (const double *)(lines + r * ATTN_TILE * real), some);
-        }
+    const int64_t real = t->plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(to->dtype);
+    const char   *lines = t->slot + t->plan->at.edit;
+    for (int64_t r = 0; r < t->block.m; r++) {
+        char *place =
+            (char *)element(to->data, to->stride, to->dtype, t->batch, t->rows[r].head, t->rows[r].query) + skip * to->stride[3] * width;
+        if (real == 4)
+            convert->store_f32(place, to->stride[3], (const float *)(lines + r * ATTN_TILE * real), n);
+        else
+            convert->store_f64(place, to->stride[3], (const double *)(lines + r * ATTN_TILE * real), n);
     }
 }
 
@@ -92,18 +87,24 @@ static void load_queries(const struct task *t)
     const struct attn_plan *plan = t->plan;
     const attn_in          *q = &plan->d.q;
     const int64_t           real = plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(q->dtype);
+    const double            size = fabs(plan->factor);
+    const int odd = real == 4 && size != 0 && (size > 0x1p60 || size < 0x1p-60); /* no float to multiply with: done here, in double */
     for (int64_t at = 0; at < plan->d.dim; at += ATTN_TILE) {
         int64_t     some = plan->d.dim - at < ATTN_TILE ? plan->d.dim - at : ATTN_TILE;
         const void *lines[ATTN_ROWS_MAX];
         for (int64_t r = 0; r < t->block.m; r++) {
             char *line = t->slot + plan->at.edit + r * ATTN_TILE * real;
             lines[r] = element(q->data, q->stride, q->dtype, t->batch, t->rows[r].head, t->rows[r].query) + at * q->stride[3] * width;
-            if (width == real && q->stride[3] == 1 && some % 16 == 0) continue;
+            if (width == real && q->stride[3] == 1 && some % 16 == 0 && !odd) continue;
             memset(line, 0, (size_t)(ATTN_TILE * real));
             load(plan, plan->in, line, lines[r], q->stride[3], some);
             lines[r] = line;
+            for (int64_t c = 0; odd && c < some; c++) {
+                double x = (double)((float *)line)[c], y = x * plan->factor;
+                ((float *)line)[c] = (float)(isfinite(x) ? fmax(-FLT_MAX, fmin(FLT_MAX, y)) : y);
+            }
         }
-        plan->kernel->load(t->slot + plan->at.q + at * plan->kernel->rows * real, t->block.m, some, lines, plan->factor);
+        plan->kernel->load(&t->block, t->slot + plan->at.q, at, some, lines, odd ? 1 : plan->factor);
     }
 }
 
@@ -224,19 +225,21 @@ static void write_weights(struct task *t)
     for (int64_t j = 0; j < d->keys; j += ATTN_TILE) {
         struct attn_tile tile;
         int64_t          n = d->keys - j < ATTN_TILE ? d->keys - j : ATTN_TILE;
-        if (prepare_tile(t, &tile, j - start, n, masked) == ATTN_SEES_NONE) {
-            for (int64_t i = 0; i < n * plan->kernel->rows; i++) put(plan, t->block.s, i, stage == ATTN_STAGE_WEIGHT ? 0 : -INFINITY);
-        } else {
+        int32_t          sees = prepare_tile(t, &tile, j - start, n, masked);
+        if (sees != ATTN_SEES_NONE) {
             plan->kernel->scores(&t->block, &tile, stage);
             plan->kernel->weights(&t->block, n, stage);
+            plan->kernel->unload(&t->block, t->slot + plan->at.edit, t->block.s, ATTN_TILE, 0, n);
         }
         for (int64_t r = 0; r < t->block.m; r++)
-            if (stage == ATTN_STAGE_WEIGHT &&
-                isnan(lse[r])) /* a seen score of -inf looks hidden to the kernel, but its weight is NaN too */
-                for (int64_t i = 0; i < n; i++)
-                    if (attn_mask_sees(d, t->batch, &t->rows[r], j - start + i))
-                        put(plan, t->block.s, i * plan->kernel->rows + r, (double)NAN);
-        store(t, &d->weights, plan->weights, t->block.s, n, j);
+            for (int64_t i = 0; i < n; i++) {
+                int64_t at = r * ATTN_TILE + i;
+                if (sees == ATTN_SEES_NONE) put(plan, t->slot + plan->at.edit, at, stage == ATTN_STAGE_WEIGHT ? 0 : -INFINITY);
+                /* a seen score of -inf looks hidden to the kernel, but in a row of NaN its weight is NaN too */
+                else if (stage == ATTN_STAGE_WEIGHT && isnan(lse[r]) && attn_mask_sees(d, t->batch, &t->rows[r], j - start + i))
+                    put(plan, t->slot + plan->at.edit, at, (double)NAN);
+            }
+        store_lines(t, &d->weights, plan->weights, n, j);
     }
 }
 
@@ -245,7 +248,11 @@ static void write_results(struct task *t)
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
     const double           *lse = (const double *)(t->slot + plan->at.lse);
-    store(t, &d->out, plan->out, t->block.part.o, d->value_dim, 0);
+    for (int64_t at = 0; at < d->value_dim; at += ATTN_TILE) {
+        int64_t some = d->value_dim - at < ATTN_TILE ? d->value_dim - at : ATTN_TILE;
+        plan->kernel->unload(&t->block, t->slot + plan->at.edit, t->block.part.o, d->value_dim, at, some);
+        store_lines(t, &d->out, plan->out, some, at);
+    }
     for (int64_t r = 0; d->lse.data && r < t->block.m; r++) {
         const struct attn_row *row = &t->rows[r];
         plan->lse->store_f64((char *)element(d->lse.data, d->lse.stride, d->lse.dtype, t->batch, row->head, row->query), 1, &lse[r], 1);

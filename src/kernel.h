@@ -10,6 +10,8 @@
  *     o  [value_dim][rows]  sum of weight * value
  *     top, sum [rows]       the reference that scores are taken against, and the sum of the weights
  *
+ * That is how tile.h does it. few.h, for up to 8 queries, has layouts of its own, in the same places; nobody else looks inside.
+ *
  * The domain. Scores are kept times log2(e) / 2, so that exp(x - y) is 2^(2 (s - t)): no multiplication per score, and, as the factor is
  * less than 1, no overflow that the score itself does not have (log2(e) alone would turn a bias of -3e38 into -inf).
  *
@@ -66,11 +68,11 @@ struct attn_kernel {
     const char *name, *isa;
     int64_t     real_bytes, rows;
 
-    /* q[c][r] = lines[r][c] * factor for n channels, rounded once (a finite number stays finite). lines[r] holds n rounded up to 16. */
-    void (*load)(void *q, int64_t m, int64_t n, const void *const *lines, double factor);
+    /* Channels at .. at + n - 1 of q: lines[r][c - at] * factor, rounded once; a finite number stays finite. lines[r] holds n rounded up to 16. */
+    void (*load)(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor);
 
-    /* lines[r][i] = from[i][r], n <= ATTN_TILE things of m queries; lines is [rows][ATTN_TILE] */
-    void (*unload)(void *lines, int64_t m, int64_t n, const void *from);
+    /* lines[r][i] = thing at + i of row r, n <= ATTN_TILE of them, out of o (total = value_dim) or s (total = ATTN_TILE); lines is [rows][ATTN_TILE] */
+    void (*unload)(const struct attn_block *b, void *lines, const void *from, int64_t total, int64_t at, int64_t n);
 
     /* part.o = part.sum = 0, part.top = -inf */
     void (*begin)(const struct attn_block *b, const struct attn_part *part);

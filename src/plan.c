@@ -42,20 +42,27 @@ ATTN_API int32_t attn_isa_usable(int32_t index)
     return name && attn_cpu_usable(name);
 }
 
-static const struct attn_kernel *choose(const char *isa, size_t real_bytes)
+/* The row for a block of m queries: the one with the fewest rows that has room for them, else the one with the most. */
+static const struct attn_kernel *choose(const char *isa, size_t real_bytes, int64_t m)
 {
-    for (int i = 0; i < KERNELS; i++)
-        if (kernels[i]->real_bytes == (int64_t)real_bytes && (isa ? strcmp(isa, kernels[i]->isa) == 0 : attn_cpu_usable(kernels[i]->isa)))
-            return kernels[i];
-    return 0; /* never: check.c has looked at isa, and the scalar rows can always be used */
+    const struct attn_kernel *best = 0;
+    for (int i = 0; i < KERNELS; i++) {
+        const struct attn_kernel *k = kernels[i];
+        if (k->real_bytes != (int64_t)real_bytes || !(isa ? strcmp(isa, k->isa) == 0 : attn_cpu_usable(k->isa))) continue;
+        if (best && strcmp(best->isa, k->isa) != 0) break; /* a lesser instruction set */
+        if (!best || (k->rows >= m ? best->rows < m || k->rows < best->rows : k->rows > best->rows)) best = k;
+    }
+    return best; /* never NULL: check.c has looked at isa, and the scalar rows can always be used */
 }
 
 /* The only place that knows where scratch lies. Sizes are at most 2^40 channels of 48 doubles, so nothing here overflows. */
+#define WIDE(n) (((size_t)(n) + 15) / 16 * 16) /* few.h rounds rows up to whole vectors */
+
 static void map_scratch(struct attn_plan *plan)
 {
     struct attn_scratch *at = &plan->at;
     const size_t         real = (size_t)plan->kernel->real_bytes, rows = (size_t)plan->kernel->rows * real;
-    const size_t         dim = (size_t)plan->d.dim, value_dim = (size_t)plan->d.value_dim;
+    const size_t         dim = WIDE(plan->d.dim), value_dim = WIDE(plan->d.value_dim);
     const struct {
         size_t *at, bytes;
     } parts[ATTN_SCRATCH_PARTS] = {
@@ -110,7 +117,9 @@ int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_er
 {
     memset(plan, 0, sizeof *plan);
     plan->d = *checked;
-    plan->kernel = choose(checked->isa, checked->q.dtype == ATTN_F64 ? sizeof(double) : sizeof(float));
+    int64_t group = checked->heads ? checked->heads / checked->kv_heads : 0, together;
+    if (__builtin_mul_overflow(group, checked->queries, &together)) together = INT64_MAX;
+    plan->kernel = choose(checked->isa, checked->q.dtype == ATTN_F64 ? sizeof(double) : sizeof(float), together);
     plan->in = attn_plan_convert(checked->q.dtype);
     plan->out = attn_plan_convert(checked->out.dtype);
     plan->bias = attn_plan_convert(checked->bias.dtype);

@@ -6,6 +6,7 @@
 #include "vocabulary.h"
 
 #define NAME      attn_kernel_avx2
+#define FEW_NAME  attn_kernel_avx2_few
 #define ISA       "avx2"
 #define TARGET    __attribute__((target("avx2,fma")))
 #define REAL_BITS 32

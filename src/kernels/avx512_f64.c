@@ -6,6 +6,7 @@
 #include "vocabulary.h"
 
 #define NAME      attn_kernel_avx512_f64
+#define FEW_NAME  attn_kernel_avx512_few_f64
 #define ISA       "avx512"
 #define TARGET    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma")))
 #define REAL_BITS 64

@@ -5,8 +5,9 @@
 
 #include "vocabulary.h"
 
-#define NAME attn_kernel_neon
-#define ISA  "neon"
+#define NAME     attn_kernel_neon
+#define FEW_NAME attn_kernel_neon_few
+#define ISA      "neon"
 #define TARGET
 #define REAL_BITS 32
 #define LANES     4

@@ -5,8 +5,9 @@
 
 #include "vocabulary.h"
 
-#define NAME attn_kernel_neon_f64
-#define ISA  "neon"
+#define NAME     attn_kernel_neon_f64
+#define FEW_NAME attn_kernel_neon_few_f64
+#define ISA      "neon"
 #define TARGET
 #define REAL_BITS 64
 #define LANES     2

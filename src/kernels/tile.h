@@ -281,31 +281,47 @@ FN void value_channels(const struct attn_block *b, const struct attn_tile *t, co
 
 /* ---- between the products --------------------------------------------------------------------------------------------------------- */
 
-/* Cap, edit, ALiBi and hiding on the score tile in memory: vector v, keys from .. to - 1. */
+/* What is done to scores between the products, as far as ATTN_UPTO_ says; absent things are NULL. */
+struct editing {
+    const real *edit, *slope, *near, *low, *high;
+    vec         cap, inverse;
+    int         capped;
+};
+
+FN FORCE struct editing editing_make(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
+{
+    const int      biased = upto != ATTN_UPTO_CAPPED;
+    struct editing e = {
+        biased ? t->edit : 0, biased ? b->slope : 0, b->near, biased ? t->low : 0, t->high, v_set((real)b->cap), v_set(0), b->cap > 0};
+    if (e.capped) e.inverse = v_set((real)fmin(1 / b->cap, LARGEST)); /* of a tiny cap it must not be infinite: 0 * inf */
+    return e;
+}
+
+/* One vector of scores: cap, edit, ALiBi, hiding. What e does not have is not looked at. */
+FN FORCE vec edit_score(const struct editing *e, vec s, vec key, vec add, vec slope, vec near, vec low, vec high)
+{
+    const vec hide = v_set(-(real)INFINITY), zero = v_set(0);
+    if (e->capped) s = softcap(s, e->cap, e->inverse);
+    if (e->edit) s = v_pick(v_eq(add, hide), hide, v_add(s, add));
+    if (e->slope) {
+        vec away = v_sub(near, key);
+        vec less = v_fma(v_sub(zero, slope), v_max(away, v_sub(zero, away)), s);
+        s = e->edit ? v_pick(v_eq(s, hide), hide, less) : less;
+    }
+    if (e->low) s = v_pick(v_lt(key, low), hide, v_pick(v_lt(key, high), s, hide));
+    return s;
+}
+
+/* Vector v of the score tile in memory, keys from .. to - 1. */
 FN void edit_scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto, int v, int64_t from, int64_t to)
 {
-    const int   biased = upto != ATTN_UPTO_CAPPED;
-    const real *edit = biased ? t->edit : 0, *slope = biased ? b->slope : 0, *low = biased ? t->low : 0, *high = t->high;
-    const vec   hide = v_set(-(real)INFINITY), zero = v_set(0), cap = v_set((real)b->cap);
-    vec         inverse = zero, minus_slope = zero, near = zero, first = zero, last = zero;
-    if (b->cap > 0) inverse = v_set((real)fmin(1 / b->cap, LARGEST)); /* of a tiny cap it must not be infinite: 0 * inf */
-    if (slope) minus_slope = v_sub(zero, v_load(slope + v * LANES)), near = v_load((const real *)b->near + v * LANES);
-    if (low) first = v_load(low + v * LANES), last = v_load(high + v * LANES);
+    const struct editing e = editing_make(b, t, upto);
+    const vec zero = v_set(0), slope = e.slope ? v_load(e.slope + v * LANES) : zero, near = e.slope ? v_load(e.near + v * LANES) : zero;
+    const vec low = e.low ? v_load(e.low + v * LANES) : zero, high = e.low ? v_load(e.high + v * LANES) : zero;
     for (int64_t j = from; j < to; j++) {
         real *at = (real *)b->s + j * ROWS + v * LANES;
-        vec   s = v_load(at), key = v_set((real)j);
-        if (b->cap > 0) s = softcap(s, cap, inverse);
-        if (edit) {
-            vec add = v_load(edit + j * ROWS + v * LANES);
-            s = v_pick(v_eq(add, hide), hide, v_add(s, add));
-        }
-        if (slope) {
-            vec away = v_sub(near, key);
-            vec less = v_fma(minus_slope, v_max(away, v_sub(zero, away)), s);
-            s = edit ? v_pick(v_eq(s, hide), hide, less) : less;
-        }
-        if (low) s = v_pick(v_lt(key, first), hide, v_pick(v_lt(key, last), s, hide));
-        v_store(at, s);
+        vec   add = e.edit ? v_load(e.edit + j * ROWS + v * LANES) : zero;
+        v_store(at, edit_score(&e, v_load(at), v_set((real)j), add, slope, near, low, high));
     }
 }
 
@@ -371,18 +387,17 @@ FN int range(const struct attn_tile *t, int v, int64_t *from, int64_t *to)
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
 
-FN void load(void *q, int64_t m, int64_t n, const void *const *lines, double factor)
+/* x * factor, the factor in two parts, so that the product is rounded once. A finite number stays finite, as it times a key of 0 is 0. */
+FN FORCE vec scale_query(vec x, double factor)
 {
-    if (REAL_BITS == 32 && factor != 0 && (fabs(factor) > 0x1p60 || fabs(factor) < 0x1p-60)) { /* not a number to split: slowly */
-        for (int64_t i = 0; i < n * ROWS; i++) {
-            double x = i % ROWS < m ? (double)((const real *)lines[i % ROWS])[i / ROWS] : 0, y = x * factor;
-            ((real *)q)[i] = (real)(isfinite(x) ? fmax(-LARGEST, fmin(LARGEST, y)) : y);
-        }
-        return;
-    }
-    /* the factor in two parts, so that the product is rounded once; a finite number stays finite, as it times a key of 0 is 0 */
-    const vec a = v_set((real)factor), b = v_set((real)(factor - (double)(real)factor)), most = v_set((real)LARGEST),
-              least = v_set((real)-LARGEST), zero = v_set(0);
+    const vec a = v_set((real)factor), b = v_set((real)(factor - (double)(real)factor)), most = v_set((real)LARGEST), zero = v_set(0);
+    vec       y = v_fma(x, a, times(x, b)), size = v_max(x, v_sub(zero, x));
+    return v_pick(v_lt(size, v_set((real)INFINITY)), v_max(v_sub(zero, most), v_min(most, y)), times(x, a));
+}
+
+FN void load(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor)
+{
+    const int64_t m = b->m;
     for (int64_t v = 0; v < NV; v++)
         for (int64_t c = 0; c < n; c += LANES) {
             vec x[LANES];
@@ -392,25 +407,23 @@ FN void load(void *q, int64_t m, int64_t n, const void *const *lines, double fac
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) {
                 if (c + i >= n) break;
-                vec  y = v_fma(x[i], a, times(x[i], b)), size = v_max(x[i], v_sub(zero, x[i]));
-                mask finite = v_lt(size, v_set((real)INFINITY));
-                y = v_pick(finite, v_pick(v_lt(most, y), most, v_pick(v_lt(y, least), least, y)), times(x[i], a));
-                v_store((real *)q + (c + i) * ROWS + v * LANES, y);
+                v_store((real *)q + (at + c + i) * ROWS + v * LANES, scale_query(x[i], factor));
             }
         }
 }
 
-FN void unload(void *lines, int64_t m, int64_t n, const void *from)
+FN void unload(const struct attn_block *b, void *lines, const void *from, int64_t total, int64_t at, int64_t n)
 {
-    for (int64_t v = 0; v * LANES < m; v++)
+    (void)total;
+    for (int64_t v = 0; v * LANES < b->m; v++)
         for (int64_t i = 0; i < n; i += LANES) {
             vec x[LANES];
 #pragma GCC unroll 16
-            for (int j = 0; j < LANES; j++) x[j] = v_load((const real *)from + (i + j < n ? i + j : n - 1) * ROWS + v * LANES);
+            for (int j = 0; j < LANES; j++) x[j] = v_load((const real *)from + (at + (i + j < n ? i + j : n - 1)) * ROWS + v * LANES);
             v_transpose(x);
 #pragma GCC unroll 16
             for (int r = 0; r < LANES; r++)
-                if (v * LANES + r < m) v_store((real *)lines + (v * LANES + r) * ATTN_TILE + i, x[r]);
+                if (v * LANES + r < b->m) v_store((real *)lines + (v * LANES + r) * ATTN_TILE + i, x[r]);
         }
 }
 
@@ -544,50 +557,67 @@ FN void fold(const struct attn_block *b, const struct attn_part *into)
     }
 }
 
-/* Rows whose o left the range though their sum did not get a shift of 24, which leaves room for 2^24 values of the largest size. */
+/* A row gets a shift of 24, which leaves room for 2^24 values of the largest size, if its o left the range though its sum did not. wild: the sum over
+ * its channels of 0 * o, NaN for an infinite o or NaN. Returns 1 if it has got it now. */
+FN int32_t give_shift(real wild, real sum, real *shift)
+{
+    if (wild == 0 || *shift != 0 || sum == 0 || !isfinite(sum)) return 0;
+    *shift = 24;
+    return 1;
+}
+
 FN int32_t overflowed(const struct attn_block *b, real *shift)
 {
     int32_t found = 0;
     for (int v = 0; v < VECTORS(b); v++) {
-        vec  zero = v_set(0), wild = zero; /* 0 * x is NaN for an infinite x or NaN */
+        vec  zero = v_set(0), wild = zero;
         real lanes[LANES] __attribute__((aligned(64)));
         for (int64_t c = 0; c < b->value_dim; c++) wild = v_fma(v_load((const real *)b->part.o + c * ROWS + v * LANES), zero, wild);
         v_store(lanes, wild);
-        for (int r = v * LANES; r < (v + 1) * LANES && r < b->m; r++) {
-            real sum = ((const real *)b->part.sum)[r];
-            if (lanes[r - v * LANES] == 0 || shift[r] != 0 || sum == 0 || !isfinite(sum)) continue;
-            shift[r] = 24;
-            found = 1;
-        }
+        for (int r = v * LANES; r < (v + 1) * LANES && r < b->m; r++)
+            found |= give_shift(lanes[r - v * LANES], ((const real *)b->part.sum)[r], &shift[r]);
     }
     return found;
 }
 
+/* The end of a vector of rows: top and sum become what weights are made with; returns what o is multiplied by. */
+FN FORCE vec finish_sums(vec *top, vec *sum, vec sink, vec shift, mask *blind)
+{
+    const vec none = v_set(-(real)INFINITY), zero = v_set(0), one = v_set(1);
+    vec       back = v_scale(one, shift), z = times(*sum, back), extra = times(sink, v_set((real)ATTN_DOMAIN)), most = v_max(*top, extra);
+    vec       f = v_pick(v_eq(*top, most), one, exp2_plain(v_sub(*top, most)));
+    vec       g = v_pick(v_eq(extra, none), zero, exp2_plain(v_sub(extra, most)));
+    vec       all = v_add(times(z, f), g);
+    *blind = v_eq(z, zero); /* nothing seen, or only scores of -inf, beside whatever values */
+    *top = most;
+    *sum = all;
+    return times(v_div(f, all), back);
+}
+
+/* Natural; seen is the row's own sum, top and all as finish_sums leaves them. Rounding must not make a finite maximum infinite. */
+FN double finish_lse(real seen, real top, real all, real sink)
+{
+    double x = (double)top * ATTN_NATURAL;
+    if (seen == 0) return (double)sink;
+    if (isfinite(top)) x = fmax(-LARGEST, fmin(LARGEST, x));
+    x += log((double)all);
+    return isfinite(top) && isfinite(x) ? fmax(-LARGEST, fmin(LARGEST, x)) : x;
+}
+
 FN int32_t finish(const struct attn_block *b, const void *sinks, void *shifts, double *lse)
 {
-    const vec   none = v_set(-(real)INFINITY), zero = v_set(0), one = v_set(1);
-    const real *sink = sinks;
     if (overflowed(b, shifts)) return 1;
     for (int v = 0; v < VECTORS(b); v++) {
-        real  *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
-        vec    back = v_scale(one, v_load((const real *)shifts + v * LANES)), z = times(v_load(sum), back);
-        vec    extra = times(v_load(sink + v * LANES), v_set((real)ATTN_DOMAIN)), old = v_load(top), most = v_max(old, extra);
-        vec    f = v_pick(v_eq(old, most), one, exp2_plain(v_sub(old, most)));
-        vec    g = v_pick(v_eq(extra, none), zero, exp2_plain(v_sub(extra, most)));
-        vec    all = v_add(times(z, f), g);
-        vec    factor = times(v_div(f, all), back);
-        mask   blind = v_eq(z, zero); /* nothing seen, or only scores of -inf, beside whatever values */
-        double seen[LANES];
-        for (int r = 0; r < LANES; r++) seen[r] = (double)sum[r];
-        v_store(top, most);
+        real *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES, seen[LANES] __attribute__((aligned(64)));
+        vec   last = v_load(top), all = v_load(sum), zero = v_set(0);
+        mask  blind;
+        v_store(seen, all);
+        vec factor = finish_sums(&last, &all, v_load((const real *)sinks + v * LANES), v_load((const real *)shifts + v * LANES), &blind);
+        v_store(top, last);
         v_store(sum, all);
-        for (int r = 0; r < LANES && v * LANES + r < b->m; r++) {
-            double x = (double)top[r] * ATTN_NATURAL; /* rounding must not make a finite maximum infinite */
-            if (isfinite(top[r])) x = fmax(-LARGEST, fmin(LARGEST, x));
-            x = seen[r] == 0 ? (double)sink[v * LANES + r] : x + log((double)sum[r]);
-            lse[v * LANES + r] = isfinite(top[r]) && isfinite(x) ? fmax(-LARGEST, fmin(LARGEST, x)) : x;
-        }
-        v_store(sum, v_div(one, all));
+        for (int r = 0; r < LANES && v * LANES + r < b->m; r++)
+            lse[v * LANES + r] = finish_lse(seen[r], top[r], sum[r], ((const real *)sinks)[v * LANES + r]);
+        v_store(sum, v_div(v_set(1), all));
         for (int64_t c = 0; c < b->value_dim; c++) {
             real *o = (real *)b->part.o + c * ROWS + v * LANES;
             v_store(o, v_pick(blind, zero, v_add(times(v_load(o), factor), zero)));
@@ -596,21 +626,23 @@ FN int32_t finish(const struct attn_block *b, const void *sinks, void *shifts, d
     return 0;
 }
 
+FN FORCE vec weight_of(vec s, vec top, vec inverse, int32_t upto)
+{
+    if (upto != ATTN_UPTO_WEIGHT) return times(s, v_set((real)ATTN_NATURAL));
+    return v_pick(v_eq(s, v_set(-(real)INFINITY)), v_set(0), times(exp2_plain(v_sub(s, top)), inverse));
+}
+
 FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
 {
-    const vec hide = v_set(-(real)INFINITY), natural = v_set((real)ATTN_NATURAL);
-    for (int v = 0; v < VECTORS(b); v++) {
-        vec top = v_load((real *)b->part.top + v * LANES), inverse = v_load((real *)b->part.sum + v * LANES);
+    for (int v = 0; v < VECTORS(b); v++)
         for (int64_t j = 0; j < keys; j++) {
             real *at = (real *)b->s + j * ROWS + v * LANES;
-            vec   s = v_load(at);
-            if (upto == ATTN_UPTO_WEIGHT)
-                s = v_pick(v_eq(s, hide), v_set(0), times(exp2_plain(v_sub(s, top)), inverse));
-            else
-                s = times(s, natural);
-            v_store(at, s);
+            v_store(at, weight_of(v_load(at), v_load((real *)b->part.top + v * LANES), v_load((real *)b->part.sum + v * LANES), upto));
         }
-    }
 }
 
 const struct attn_kernel NAME = {TEXT(NAME), ISA, sizeof(real), ROWS, load, unload, begin, edit_tile, scores, step, fold, finish, weights};
+
+#ifdef FEW_NAME
+#include "few.h"
+#endif

@@ -1,0 +1,323 @@
+/* few.h: the block kernel for a few queries, down to one: lanes are keys while scores are made, channels while values are summed.
+ * SPDX-License-Identifier: MIT
+ *
+ * Included after tile.h, by the same files and over the same vocabulary; the file defines FEW_NAME before. Same contract, same canonical order,
+ * so the same bits; only the layouts are its own: q [row][dim], s and edit [row][ATTN_TILE], o [row][value_dim], where dim and value_dim are
+ * rounded up to 16 (WIDE). Keys and values are read once for all rows of the block, which is what decoding waits for.
+ */
+enum { FEW_ROWS = 8 };
+
+#define WIDE(n) (((n) + 15) / 16 * 16)
+
+/* ---- the two products ------------------------------------------------------------------------------------------------------------- */
+
+/* LANES x LANES numbers from rows that may end: n rows of `some` channels each. Rows past the last repeat it, channels past the last are 0. */
+FN FORCE void few_block(vec *x, const real *k, int64_t step, int64_t n, int64_t some)
+{
+    if (some >= LANES) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) x[i] = v_load_any(k + (i < n ? i : n - 1) * step);
+    } else {
+        for (int i = 0; i < LANES; i++) {
+            real line[LANES] = {0};
+            for (int64_t c = 0; c < some; c++) line[c] = k[(i < n ? i : n - 1) * step + c];
+            x[i] = v_load_any(line);
+        }
+    }
+    v_transpose(x);
+}
+
+/* LANES keys against R queries, R a literal. */
+FN FORCE void few_dots(const real *q, int64_t q_step, const real *k, int64_t step, int64_t n, int64_t dim, real *s, const int R)
+{
+    vec acc[FEW_ROWS];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) acc[r] = v_set(0);
+    for (int64_t c = 0; c < dim; c += LANES) {
+        vec x[LANES];
+        few_block(x, k + c, step, n, dim - c);
+        if (dim - c >= LANES) {
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+#pragma GCC unroll 8
+                for (int r = 0; r < R; r++) acc[r] = v_fma(v_set(q[r * q_step + c + i]), x[i], acc[r]);
+        } else
+            for (int64_t i = 0; i < dim - c; i++)
+                for (int r = 0; r < R; r++) acc[r] = v_fma(v_set(q[r * q_step + c + i]), x[i], acc[r]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) v_store(s + r * ATTN_TILE, acc[r]);
+}
+
+FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R)
+{
+    const real *q = (const real *)b->q + r * WIDE(b->dim), *k = t->k;
+    for (int64_t j = from; j < to; j += LANES) {
+        /* what comes after the next keys, in order of address: rows are visited LANES at a time, which no hardware prefetcher follows */
+        for (int64_t i = j + 2 * LANES; i < j + 3 * LANES; i++)
+            for (int64_t c = 0; c < b->dim; c += 64 / (int64_t)sizeof(real)) __builtin_prefetch(k + i * t->k_step + c);
+        few_dots(q, WIDE(b->dim), k + j * t->k_step, t->k_step, to - j, b->dim, (real *)b->s + r * ATTN_TILE + j, R);
+    }
+}
+
+/* acc over the keys of weight * value for R queries and W vectors of channels; hidden: a weight of -0 leaves its query out. */
+FN FORCE void few_sum(const real *p, const real *x, int64_t step, int64_t keys, real *o, int64_t o_step, const real *factor, const int R,
+                      const int W, const int hidden)
+{
+    vec acc[4][8];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int w = 0; w < W; w++) acc[r][w] = v_set(0);
+    for (int64_t j = 0; j < keys; j++) {
+        vec y[8];
+#pragma GCC unroll 8
+        for (int w = 0; w < W; w++) y[w] = v_load_any(x + j * step + w * LANES);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+            vec weight = v_set(p[r * ATTN_TILE + j]);
+#pragma GCC unroll 8
+            for (int w = 0; w < W; w++) acc[r][w] = hidden ? v_fma_seen(weight, y[w], acc[r][w]) : v_fma(weight, y[w], acc[r][w]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int w = 0; w < W; w++) {
+            real *at = o + r * o_step + w * LANES;
+            v_store(at, v_fma(v_load(at), v_set(factor[r]), acc[r][w]));
+        }
+}
+
+FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int64_t r,
+                             const int R, const int hidden)
+{
+    const int64_t keys = to - from, dim = b->value_dim;
+    const real   *p = (const real *)b->s + r * ATTN_TILE + from, *x = (const real *)t->v + from * t->v_step;
+    real         *o = (real *)b->part.o + r * WIDE(dim);
+    int64_t       c = 0;
+    for (; R <= 2 && c + 8 * LANES <= dim; c += 8 * LANES)
+        few_sum(p, x + c, t->v_step, keys, o + c, WIDE(dim), factor + r, R, R <= 2 ? 8 : 1, hidden);
+    for (; c + 4 * LANES <= dim; c += 4 * LANES) few_sum(p, x + c, t->v_step, keys, o + c, WIDE(dim), factor + r, R, 4, hidden);
+    for (; c + LANES <= dim; c += LANES) few_sum(p, x + c, t->v_step, keys, o + c, WIDE(dim), factor + r, R, 1, hidden);
+    if (c == dim) return;
+    real pad[ATTN_TILE * LANES]; /* the last channels, so that nothing is read past a row's end */
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t i = 0; i < LANES; i++) pad[j * LANES + i] = c + i < dim ? x[j * t->v_step + c + i] : 0;
+    few_sum(p, pad, LANES, keys, o + c, WIDE(dim), factor + r, R, 1, hidden);
+}
+
+/* One function per number of rows, as in tile.h. */
+#define FEW_BY_ROWS(n)                                                                                                                     \
+    FN NOINLINE void few_score_##n(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r)             \
+    {                                                                                                                                      \
+        few_score_rows(b, t, from, to, r, n);                                                                                              \
+    }                                                                                                                                      \
+    FN NOINLINE void few_value_##n(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor,    \
+                                   int64_t r, int hidden)                                                                                  \
+    {                                                                                                                                      \
+        if (hidden)                                                                                                                        \
+            few_value_rows(b, t, from, to, factor, r, n, 1);                                                                               \
+        else                                                                                                                               \
+            few_value_rows(b, t, from, to, factor, r, n, 0);                                                                               \
+    }
+FEW_BY_ROWS(1)
+FEW_BY_ROWS(2)
+FEW_BY_ROWS(3)
+FEW_BY_ROWS(4)
+
+FN void few_score(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to)
+{
+    int64_t r = 0;
+    for (; r + 4 <= b->m; r += 4) few_score_4(b, t, from, to, r);
+    if (b->m - r == 1) few_score_1(b, t, from, to, r);
+    if (b->m - r == 2) few_score_2(b, t, from, to, r);
+    if (b->m - r == 3) few_score_3(b, t, from, to, r);
+}
+
+FN void few_values(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int hidden)
+{
+    int64_t r = 0;
+    for (; r + 4 <= b->m; r += 4) few_value_4(b, t, from, to, factor, r, hidden);
+    if (b->m - r == 1) few_value_1(b, t, from, to, factor, r, hidden);
+    if (b->m - r == 2) few_value_2(b, t, from, to, factor, r, hidden);
+    if (b->m - r == 3) few_value_3(b, t, from, to, factor, r, hidden);
+}
+
+/* ---- between the products --------------------------------------------------------------------------------------------------------- */
+
+FN FORCE vec few_count(int64_t first) /* first, first + 1, ... */
+{
+    real n[LANES];
+    for (int i = 0; i < LANES; i++) n[i] = (real)(first + i);
+    return v_load_any(n);
+}
+
+/* Row r, keys from .. to - 1, from a multiple of LANES; what lies past `to` in the last vector may be anything. */
+FN void few_edit(const struct attn_block *b, const struct attn_tile *t, int32_t upto, int64_t r, int64_t from, int64_t to)
+{
+    const struct editing e = editing_make(b, t, upto);
+    for (int64_t j = from; j < to; j += LANES) {
+        real *at = (real *)b->s + r * ATTN_TILE + j;
+        vec   add = e.edit ? v_load(e.edit + r * ATTN_TILE + j) : v_set(0), zero = v_set(0);
+        v_store(at, edit_score(&e, v_load(at), few_count(j), add, e.slope ? v_set(e.slope[r]) : zero, e.slope ? v_set(e.near[r]) : zero,
+                               e.low ? v_set(e.low[r]) : zero, e.low ? v_set(e.high[r]) : zero));
+    }
+}
+
+FN int few_weigh(const struct attn_block *b, int64_t r, int64_t from, int64_t to, real *factor)
+{
+    const real hide = -(real)INFINITY;
+    real      *s = (real *)b->s + r * ATTN_TILE, *top = (real *)b->part.top + r, *sum = (real *)b->part.sum + r,
+         lanes[LANES] __attribute__((aligned(64)));
+    real ref = *top, largest = hide, total = 0;
+    int  hidden = 0;
+    for (int64_t j = to; j % LANES; j++) s[j] = hide; /* up to a whole vector */
+    for (int64_t j = from; ref == hide && j < to; j += 8)
+        for (int64_t i = j; i < to && i < j + 8; i++) ref = s[i] > ref ? s[i] : ref;
+    vec most = v_set(hide), none = v_set(0), one = v_set(1);
+    for (int64_t j = from; j < to; j += LANES) {
+        vec x = v_load(s + j);
+        most = v_max(x, most);
+        none = v_pick(v_eq(x, v_set(hide)), one, none);
+    }
+    v_store(lanes, most);
+    for (int i = 0; i < LANES; i++) largest = lanes[i] > largest ? lanes[i] : largest;
+    vec newer = v_set(ref), f = one, shift = v_set(((const real *)b->shift)[r]);
+    if (largest - ref > 8) {
+        newer = v_set(largest);
+        f = exp2_plain(v_sub(v_set(ref), newer));
+        ref = largest;
+    }
+    for (int64_t j = from; j < to; j += LANES) {
+        vec x = v_load(s + j);
+        v_store(s + j, v_pick(v_eq(x, v_set(hide)), v_set(-(real)0.0), exp2_twice(v_sub(x, newer), shift)));
+    }
+    for (int64_t j = from; j < to; j++) total += s[j];
+    v_store(lanes, f);
+    factor[r] = lanes[0];
+    *top = ref;
+    v_store(lanes, v_fma(v_set(*sum), f, v_set(total)));
+    *sum = lanes[0];
+    v_store(lanes, none);
+    for (int i = 0; i < LANES; i++) hidden |= lanes[i] != 0;
+    return hidden;
+}
+
+/* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
+
+FN void few_load(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor)
+{
+    for (int64_t r = 0; r < b->m; r++)
+        for (int64_t c = 0; c < n; c += LANES)
+            v_store((real *)q + r * WIDE(b->dim) + at + c, scale_query(v_load_any((const real *)lines[r] + c), factor));
+}
+
+FN void few_unload(const struct attn_block *b, void *lines, const void *from, int64_t total, int64_t at, int64_t n)
+{
+    for (int64_t r = 0; r < b->m; r++)
+        memcpy((real *)lines + r * ATTN_TILE, (const real *)from + r * WIDE(total) + at, (size_t)n * sizeof(real));
+}
+
+FN void few_begin(const struct attn_block *b, const struct attn_part *part)
+{
+    for (int r = 0; r < FEW_ROWS; r++) ((real *)part->top)[r] = -(real)INFINITY, ((real *)part->sum)[r] = 0;
+    memset(part->o, 0, (size_t)(b->m * WIDE(b->value_dim)) * sizeof(real));
+}
+
+FN int64_t few_edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add)
+{
+    const vec hide = v_set(-(real)INFINITY), domain = v_set((real)ATTN_DOMAIN);
+    int64_t   hidden = 0;
+    for (int64_t r = 0; r < m; r++) {
+        real *to = (real *)edit + r * ATTN_TILE;
+        for (int64_t j = 0; j < keys; j += LANES) {
+            vec x = add ? times(v_load_any((const real *)add[r] + j), domain) : v_set(0);
+            v_store(to + j, seen ? v_pick(v_seen(seen[r] + j), x, hide) : x);
+        }
+        for (int64_t j = 0; j < keys; j++) hidden += to[j] == -(real)INFINITY;
+    }
+    return hidden;
+}
+
+FN void few_scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
+{
+    few_score(b, t, 0, t->keys);
+    for (int64_t r = 0; upto != ATTN_UPTO_SCALED && r < b->m; r++) few_edit(b, t, upto, r, 0, t->keys);
+}
+
+FN void few_step(const struct attn_block *b, const struct attn_tile *t)
+{
+    int64_t from = t->low ? t->keys : 0, to = t->low ? 0 : t->keys;
+    real    factor[FEW_ROWS];
+    int     hidden = 0, edited = t->edit || b->slope || b->cap > 0 || t->low;
+    for (int64_t r = 0; t->low && r < b->m; r++) {
+        const real low = ((const real *)t->low)[r], high = ((const real *)t->high)[r];
+        if (low >= high) continue;
+        if ((int64_t)low < from) from = (int64_t)low;
+        if ((int64_t)high > to) to = (int64_t)high;
+    }
+    from = from / 16 * 16; /* a whole number of vectors and of the 8 keys that a reference is taken from */
+    few_score(b, t, from, to);
+    for (int64_t r = 0; r < b->m; r++) {
+        if (edited) few_edit(b, t, ATTN_UPTO_BIASED, r, from, to);
+        hidden |= few_weigh(b, r, from, to, factor);
+    }
+    few_values(b, t, from, to, factor, hidden);
+}
+
+FN void few_fold(const struct attn_block *b, const struct attn_part *into)
+{
+    for (int64_t r = 0; r < b->m; r++) {
+        real *top = (real *)into->top + r, *sum = (real *)into->sum + r, lanes[LANES] __attribute__((aligned(64)));
+        real  here = ((const real *)b->part.top)[r], most = *top > here ? *top : here;
+        vec   one = v_set(1), f = *top == most ? one : exp2_plain(v_set(*top - most)),
+            g = here == most ? one : exp2_plain(v_set(here - most));
+        v_store(lanes, v_fma(g, v_set(((const real *)b->part.sum)[r]), times(f, v_set(*sum))));
+        *top = most;
+        *sum = lanes[0];
+        for (int64_t c = 0; c < b->value_dim; c += LANES) {
+            real *o = (real *)into->o + r * WIDE(b->value_dim) + c;
+            v_store(o, v_fma(g, v_load((const real *)b->part.o + r * WIDE(b->value_dim) + c), times(f, v_load(o))));
+        }
+    }
+}
+
+FN int32_t few_finish(const struct attn_block *b, const void *sinks, void *shifts, double *lse)
+{
+    int32_t found = 0;
+    real    lanes[LANES] __attribute__((aligned(64)));
+    for (int64_t r = 0; r < b->m; r++) {
+        const real *o = (const real *)b->part.o + r * WIDE(b->value_dim);
+        real        wild = 0;
+        for (int64_t c = 0; c < b->value_dim; c++) wild = isfinite(o[c]) ? wild : 1;
+        found |= give_shift(wild, ((const real *)b->part.sum)[r], (real *)shifts + r);
+    }
+    if (found) return 1;
+    for (int64_t r = 0; r < b->m; r++) {
+        real *top = (real *)b->part.top + r, *sum = (real *)b->part.sum + r, *o = (real *)b->part.o + r * WIDE(b->value_dim), seen = *sum;
+        vec   last = v_set(*top), all = v_set(*sum), zero = v_set(0);
+        mask  blind;
+        vec   factor = finish_sums(&last, &all, v_set(((const real *)sinks)[r]), v_set(((const real *)shifts)[r]), &blind);
+        v_store(lanes, last);
+        *top = lanes[0];
+        v_store(lanes, all);
+        lse[r] = finish_lse(seen, *top, lanes[0], ((const real *)sinks)[r]);
+        v_store(lanes, v_div(v_set(1), all));
+        *sum = lanes[0];
+        for (int64_t c = 0; c < b->value_dim; c += LANES) v_store(o + c, v_pick(blind, zero, v_add(times(v_load(o + c), factor), zero)));
+    }
+    return 0;
+}
+
+FN void few_weights(const struct attn_block *b, int64_t keys, int32_t upto)
+{
+    for (int64_t r = 0; r < b->m; r++)
+        for (int64_t j = 0; j < keys; j += LANES) {
+            real *at = (real *)b->s + r * ATTN_TILE + j;
+            v_store(at, weight_of(v_load(at), v_set(((const real *)b->part.top)[r]), v_set(((const real *)b->part.sum)[r]), upto));
+        }
+}
+
+const struct attn_kernel FEW_NAME = {TEXT(FEW_NAME), ISA,        sizeof(real), FEW_ROWS, few_load,   few_unload, few_begin,
+                                     few_edit_tile,  few_scores, few_step,     few_fold, few_finish, few_weights};
