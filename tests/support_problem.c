@@ -69,7 +69,7 @@ int isa_report(void)
 static const int64_t edges[] = {1,  2,  3,  7,  8,  9,  15,  16,  17,  31,  32,  33,  47,  48, 49,
                                 63, 64, 65, 95, 96, 97, 127, 128, 129, 130, 200, 255, 256, 257};
 static const int64_t long_edges[] = {1023, 1024, 1025, 2047, 2048, 2049, 2175, 2176, 2177, 4096, 4097};
-static const int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 80, 127, 128, 129};
+static const int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 80, 127, 128, 129, 192, 257};
 
 static int64_t some(rng *r, const int64_t *from, size_t count, int64_t most, int with)
 {

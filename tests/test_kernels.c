@@ -103,7 +103,7 @@ static void case_poison(struct block_case *c)
 static void case_make(struct block_case *c, rng *r, int32_t dtype, int64_t most_rows)
 {
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 10, 15, 16, 17, 31, 32, 33, 47, 48, 49, 127, 128, 129, 200, 255, 256, 257};
-    static const int64_t widths[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17, 33, 64, 65};
+    static const int64_t widths[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17, 33, 64, 65, 100, 127, 128, 129, 200, 257};
     memset(c, 0, sizeof *c);
     c->dtype = dtype, c->kind = (int)rng_range(r, 0, KINDS - 1), c->side = (int)rng_range(r, GUARD_BELOW, GUARD_ABOVE);
     c->keys = rng_percent(r, 3) ? rng_range(r, 2046, 2050) : rng_pick(r, sizes, COUNT(sizes));
@@ -408,7 +408,7 @@ static void rows_compute_the_formula(void **state)
 {
     (void)state;
     int64_t failed = 0;
-    for (int64_t at = 0; at < test_count(700) && failed < 3; at++) {
+    for (int64_t at = 0; at < test_count(900) && failed < 3; at++) {
         if (!test_case_wanted(at)) continue;
         int                       wide = at % 2;
         const struct attn_kernel *plain = kernels[COUNT(kernels) - 2 + wide];
