@@ -22,6 +22,8 @@
 struct run {
     const struct attn_plan *plan;
     char                   *work;
+    int64_t                 count;
+    int32_t                 chunks; /* 1: what is counted are chunks of tasks */
     _Atomic int64_t         next;
 };
 
@@ -31,7 +33,6 @@ struct task {
     char                   *slot;
     int64_t                 batch, group_head; /* the key head */
     struct attn_block       block;
-    struct attn_part        first; /* what later chunks are folded into */
     struct attn_row         rows[ATTN_ROWS_MAX];
 };
 
@@ -180,37 +181,69 @@ static int32_t prepare_tile(struct task *t, struct attn_tile *tile, int64_t firs
     return sees;
 }
 
-/* All keys that the block sees, tile by tile, chunk by chunk. */
+/* The keys that any row sees by position: from *low, to *high; 0 if there are none. */
+static int span(const struct task *t, int64_t *low, int64_t *high)
+{
+    *low = INT64_MAX;
+    *high = 0;
+    for (int64_t r = 0; r < t->block.m; r++)
+        if (t->rows[r].low < t->rows[r].high) {
+            *low = t->rows[r].low < *low ? t->rows[r].low : *low;
+            *high = t->rows[r].high > *high ? t->rows[r].high : *high;
+        }
+    return *low < *high;
+}
+
+/* What the block sees of one chunk, tile by tile, into block.part. */
+static void walk_chunk(struct task *t, int64_t chunk)
+{
+    const struct attn_plan *plan = t->plan;
+    int64_t                 low, high, start = attn_key_start(&plan->d, t->batch), from = chunk * ATTN_CHUNK, to = from + ATTN_CHUNK;
+    plan->kernel->begin(&t->block, &t->block.part);
+    if (!span(t, &low, &high)) return;
+    if (low > from) from = low / ATTN_TILE * ATTN_TILE;
+    if (high < to) to = high;
+    for (int64_t first = from; first < to; first += ATTN_TILE) {
+        struct attn_tile tile;
+        int64_t          n = to - first < ATTN_TILE ? to - first : ATTN_TILE;
+        if (prepare_tile(t, &tile, first, n, 1) == ATTN_SEES_NONE) continue;
+        tile.v = rows_of(t, &plan->d.v, plan->d.value_dim, start + first, n, plan->at.v, &tile.v_step);
+        plan->kernel->step(&t->block, &tile);
+    }
+}
+
+static struct attn_part part_at(const struct attn_plan *plan, char *at)
+{
+    return (struct attn_part){at, at + plan->at.top[0] - plan->at.o[0], at + plan->at.sum[0] - plan->at.o[0]};
+}
+
+/* All keys that the block sees, chunk by chunk, left to right. */
 static void walk(struct task *t)
 {
     const struct attn_plan *plan = t->plan;
-    const attn_desc        *d = &plan->d;
     struct attn_block      *b = &t->block;
-    int64_t                 start = attn_key_start(d, t->batch), low = INT64_MAX, high = 0, chunks = 0;
-    struct attn_part        part[2];
-    for (int i = 0; i < 2; i++) part[i] = (struct attn_part){t->slot + plan->at.o[i], t->slot + plan->at.top[i], t->slot + plan->at.sum[i]};
-    for (int64_t r = 0; r < b->m; r++)
-        if (t->rows[r].low < t->rows[r].high) {
-            low = t->rows[r].low < low ? t->rows[r].low : low;
-            high = t->rows[r].high > high ? t->rows[r].high : high;
-        }
-    b->part = t->first = part[0];
-    plan->kernel->begin(b, &b->part);
-    for (int64_t first = low < high ? low / ATTN_TILE * ATTN_TILE : high, next; first < high; first = next) {
-        /* a tile ends where the chunk's last tile does, as chunks are whole tiles */
-        struct attn_tile tile;
-        int64_t          n = high - first < ATTN_TILE ? high - first : ATTN_TILE;
-        next = first + ATTN_TILE;
-        if (prepare_tile(t, &tile, first, n, 1) != ATTN_SEES_NONE) {
-            tile.v = rows_of(t, &d->v, d->value_dim, start + first, n, plan->at.v, &tile.v_step);
-            plan->kernel->step(b, &tile);
-        }
-        if (next % ATTN_CHUNK != 0 && next < high) continue;
-        if (chunks++ > 0) plan->kernel->fold(b, &t->first);
-        b->part = part[1];
-        if (next < high) plan->kernel->begin(b, &b->part);
+    const struct attn_part  first = part_at(plan, t->slot + plan->at.o[0]), later = part_at(plan, t->slot + plan->at.o[1]);
+    int64_t                 low, high, chunk = 0;
+    if (span(t, &low, &high)) chunk = low / ATTN_CHUNK;
+    b->part = first;
+    walk_chunk(t, chunk);
+    for (b->part = later; ++chunk * ATTN_CHUNK < high;) {
+        walk_chunk(t, chunk);
+        plan->kernel->fold(b, &first);
     }
-    b->part = t->first;
+    b->part = first;
+}
+
+/* The same when the chunks were walked before, each into its part; a chunk in which a row sees nothing changes nothing. */
+static void gather(struct task *t, char *parts)
+{
+    const struct attn_plan *plan = t->plan;
+    const struct attn_part  first = part_at(plan, parts);
+    for (int64_t chunk = 1; chunk < plan->chunks; chunk++) {
+        t->block.part = part_at(plan, parts + (size_t)chunk * plan->part_bytes);
+        plan->kernel->fold(&t->block, &first);
+    }
+    t->block.part = first;
 }
 
 /* The optional weights: a second pass, so that the output's bits know nothing of it. */
@@ -259,16 +292,29 @@ static void write_results(struct task *t)
     }
 }
 
-static void run_task(const struct attn_plan *plan, char *slot, int64_t index)
+/* A task, or one chunk of it; parts is where the task's parts lie when its chunks are walked apart. */
+static void run_task(const struct attn_plan *plan, char *slot, int64_t index, char *parts)
 {
-    struct task t;
-    t.plan = plan;
-    t.slot = slot;
+    struct task t = {.plan = plan, .slot = slot};
     begin_task(&t, index);
-    while (walk(&t), plan->kernel->finish(&t.block, slot + plan->at.sink, slot + plan->at.shift, (double *)(slot + plan->at.lse)))
+    if (parts)
+        gather(&t, parts);
+    else
+        walk(&t);
+    while (plan->kernel->finish(&t.block, slot + plan->at.sink, slot + plan->at.shift, (double *)(slot + plan->at.lse))) {
         t.block.shifted = 1;
+        walk(&t);
+    }
     write_results(&t);
     if (plan->d.weights.data) write_weights(&t);
+}
+
+static void run_chunk(const struct attn_plan *plan, char *slot, int64_t index, int64_t chunk, char *part)
+{
+    struct task t = {.plan = plan, .slot = slot};
+    begin_task(&t, index);
+    t.block.part = part_at(plan, part);
+    walk_chunk(&t, chunk);
 }
 
 /* ---- the run ---------------------------------------------------------------------------------------------------------------------- */
@@ -300,16 +346,29 @@ static void share(void *arg, int32_t index)
     fegetenv(&env);
     fesetenv(FE_DFL_ENV);
     guard(plan, slot, 1);
-    for (int64_t task; (task = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < plan->tasks;) run_task(plan, slot, task);
+    for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < run->count;) {
+        char *part = run->work + (size_t)plan->slots * plan->at.bytes + (size_t)i * plan->part_bytes;
+        if (run->chunks)
+            run_chunk(plan, slot, i / plan->chunks, i % plan->chunks, part);
+        else
+            run_task(plan, slot, i, plan->chunks ? part + (size_t)(i * (plan->chunks - 1)) * plan->part_bytes : 0);
+    }
     guard(plan, slot, 0);
     fesetenv(&env);
 }
 
-void attn_exec(const struct attn_plan *plan, void *work)
+static void run_all(const struct attn_plan *plan, char *work, int64_t count, int32_t chunks)
 {
-    struct run run = {plan, (char *)(((uintptr_t)work + 63) & ~(uintptr_t)63), 0};
+    struct run run = {plan, work, count, chunks, 0};
     if (plan->slots == 1)
         share(&run, 0);
-    else if (plan->slots > 1)
+    else
         plan->d.executor->parallel_for(plan->d.executor->context, (int32_t)plan->slots, share, &run);
+}
+
+void attn_exec(const struct attn_plan *plan, void *work)
+{
+    char *aligned = (char *)(((uintptr_t)work + 63) & ~(uintptr_t)63);
+    if (plan->chunks) run_all(plan, aligned, plan->tasks * plan->chunks, 1);
+    run_all(plan, aligned, plan->tasks, 0);
 }

@@ -27,9 +27,11 @@ struct attn_plan {
     int64_t                    block_heads; /* a task: so many heads of a group x so many queries, at most kernel->rows together */
     int64_t                    block_queries;
     int64_t                    head_blocks, query_blocks, tasks;
-    int64_t                    slots; /* threads in use */
+    int64_t                    slots;      /* threads in use */
+    int64_t                    chunks;     /* of a task, when they are walked apart, each into a part of its own behind the slots; else 0 */
+    size_t                     part_bytes; /* laid out like o, top, sum in a slot */
     struct attn_scratch        at;
-    size_t                     work_bytes; /* slots * at.bytes, and what aligning needs */
+    size_t                     work_bytes; /* slots * at.bytes + tasks * chunks * part_bytes, and what aligning needs */
 };
 
 /* A row of a block: which query it is and which keys, counted from key_start, it may see by position: low <= j' < high. */

@@ -109,8 +109,11 @@ static void cut(struct attn_plan *plan)
     plan->query_blocks = blocks(d->queries, plan->block_queries);
     plan->head_blocks = blocks(group, plan->block_heads);
     plan->tasks = d->batch * d->kv_heads * plan->head_blocks * plan->query_blocks;
-    plan->slots = d->executor && d->executor->width < plan->tasks ? d->executor->width : plan->tasks;
-    if (!d->executor) plan->slots = 1;
+    int64_t threads = d->executor ? d->executor->width : 1, chunks = blocks(d->keys, ATTN_CHUNK);
+    /* few tasks for many threads: chunks are walked apart and folded after; the order of folding, and so the bits, stay */
+    plan->chunks = threads > 1 && plan->tasks < 2 * threads && chunks > 1 ? chunks : 0;
+    int64_t pieces = plan->chunks ? plan->tasks * plan->chunks : plan->tasks;
+    plan->slots = threads < pieces ? threads : pieces;
 }
 
 int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error)
@@ -129,7 +132,11 @@ int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_er
     plan->factor = plan->d.scale * ATTN_DOMAIN;
     cut(plan);
     map_scratch(plan);
-    if (__builtin_mul_overflow((size_t)plan->slots, plan->at.bytes, &plan->work_bytes) || plan->work_bytes > PTRDIFF_MAX - 64)
+    size_t parts = (size_t)plan->chunks * (size_t)plan->tasks;
+    plan->part_bytes = plan->at.o[1] - plan->at.o[0];
+    if (__builtin_mul_overflow((size_t)plan->slots, plan->at.bytes, &plan->work_bytes) ||
+        __builtin_mul_overflow(parts, plan->part_bytes, &parts) || __builtin_add_overflow(plan->work_bytes, parts, &plan->work_bytes) ||
+        plan->work_bytes > PTRDIFF_MAX - 64)
         return attn_fail(error, ATTN_E_MEMORY, "%lld threads of %zu bytes of scratch are more than memory can hold", (long long)plan->slots,
                          plan->at.bytes);
     plan->work_bytes += plan->slots ? 64 : 0; /* to align what the caller hands in */

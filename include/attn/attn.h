@@ -35,12 +35,16 @@
  * No score matrix is ever held: beyond inputs and outputs a call needs attn_work_bytes() bytes, which grow with the number of threads,
  * dim and value_dim, and not with queries * keys:
  *
- *     bytes <= 64 + slots * (real * (rows * (dim + 2 * value_dim + 266) + 128 * (dim + value_dim + 1)) + 2240)
+ *     bytes <= 64 + slots * (real * (rows * (D + 2 * V + 268) + 128 * (D + V)) + 2304) + parts * (real * rows * (V + 2) + 384)
  *
- * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), rows = 48 for avx512, 24 for avx2, 16 for neon, 4 for scalar (for
- * ATTN_F64 half of that, scalar 4). Blocks of keys that no query of a block of queries may see are skipped, whichever option hides them: causal
- * costs about half, a window what it lets be seen, padding nothing. An innermost stride of 1 lets k and v be read in place in f32 and f64;
- * everything else is copied tile by tile. Query heads that share a key head are computed together when the queries are few.
+ * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512, 24
+ * for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8 or fewer, as in
+ * decoding). parts = 0, unless there are fewer than two blocks of `rows` queries per thread and more than 2048 keys: then the threads share the keys,
+ * and parts = blocks * (keys / 2048, rounded up), blocks < 2 * executor->width.
+ *
+ * Blocks of keys that no query of a block of queries may see are skipped, whichever option hides them: causal costs about half, a window what it
+ * lets be seen, padding nothing. An innermost stride of 1 lets k and v be read in place in f32 and f64; everything else is copied tile by tile.
+ * Query heads that share a key head are computed together when the queries are few, so that keys are read once.
  *
  * THE SAME BITS
  *

@@ -55,7 +55,8 @@ FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile 
     for (int64_t j = from; j < to; j += LANES) {
         /* what comes after the next keys, in order of address: rows are visited LANES at a time, which no hardware prefetcher follows */
         for (int64_t i = j + 2 * LANES; i < j + 3 * LANES; i++)
-            for (int64_t c = 0; c < b->dim; c += 64 / (int64_t)sizeof(real)) __builtin_prefetch(k + i * t->k_step + c);
+            for (int64_t c = 0; c < b->dim; c += 64 / (int64_t)sizeof(real))
+                __builtin_prefetch((const void *)((uintptr_t)k + ((uintptr_t)i * (uintptr_t)t->k_step + (uintptr_t)c) * sizeof(real)));
         few_dots(q, WIDE(b->dim), k + j * t->k_step, t->k_step, to - j, b->dim, (real *)b->s + r * ATTN_TILE + j, R);
     }
 }
