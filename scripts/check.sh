@@ -13,7 +13,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 
 # Cheap ones first: a fault should show early.
-order='style format direction gcc symbols headers ctest examples python plain install man clang aarch64 oldx86 asan tsan fuzz'
+order='style format direction gcc symbols headers ctest examples python plain install man bench clang aarch64 oldx86 asan tsan fuzz'
 
 sentence() { sed -n '2s/^# //p' "scripts/checks/$1.sh"; }
 
