@@ -108,6 +108,16 @@ static void fill(view *w, rng *r, double spread)
                 for (int64_t c = 0; c < w->shape[3]; c++) view_set(w, b, h, i, c, spread * rng_normal(r));
 }
 
+/* Values whose first channel has a mean of one spread: the mean of many values is otherwise close to 0, and a tolerance relative to the largest
+ * result would be one relative to what cancellation has left. */
+static void fill_values(view *w, rng *r, double spread)
+{
+    for (int64_t b = 0; b < w->shape[0]; b++)
+        for (int64_t h = 0; h < w->shape[1]; h++)
+            for (int64_t i = 0; i < w->shape[2]; i++)
+                for (int64_t c = 0; c < w->shape[3]; c++) view_set(w, b, h, i, c, spread * (rng_normal(r) + (c == 0)));
+}
+
 static void poison(view *w, rng *r, int places)
 {
     static const double evil[] = {NAN, INFINITY, -INFINITY};
@@ -286,7 +296,7 @@ void problem_random(problem *p, rng *r, int with)
     view_make(&p->k, r, dtype, (const int64_t[]){d->batch, d->kv_heads, d->keys, d->dim}, no_broadcast, style, 0);
     view_make(&p->v, r, dtype, (const int64_t[]){d->batch, d->kv_heads, d->keys, d->value_dim}, no_broadcast, style, 0);
     double spread = rng_percent(r, 15) ? 6 : 1;
-    fill(&p->q, r, spread), fill(&p->k, r, spread), fill(&p->v, r, rng_percent(r, 10) ? 100 : 1);
+    fill(&p->q, r, spread), fill(&p->k, r, spread), fill_values(&p->v, r, rng_percent(r, 10) ? 100 : 1);
     d->q = view_in(&p->q), d->k = view_in(&p->k), d->v = view_in(&p->v);
     choose_counts(p, r);
     choose_positions(p, r);
@@ -314,7 +324,7 @@ void problem_dense(problem *p, rng *r, int32_t dtype, int64_t batch, int64_t hea
     view_make(&p->v, r, dtype, (const int64_t[]){batch, kv_heads, keys, value_dim}, no_broadcast, VIEW_PLAIN, 0);
     view_make(&p->out, r, dtype, (const int64_t[]){batch, heads, queries, value_dim}, no_broadcast, VIEW_PLAIN, 1);
     view_make(&p->lse, r, real, (const int64_t[]){batch, heads, queries, 1}, (const int[]){0, 0, 0, 1}, VIEW_PLAIN, 1);
-    fill(&p->q, r, 1), fill(&p->k, r, 1), fill(&p->v, r, 1);
+    fill(&p->q, r, 1), fill(&p->k, r, 1), fill_values(&p->v, r, 1);
     d->q = view_in(&p->q), d->k = view_in(&p->k), d->v = view_in(&p->v), d->out = view_out(&p->out), d->lse = view_out(&p->lse);
 }
 

@@ -241,12 +241,22 @@ static void judge_row(struct verdict *out, struct verdict *lse, struct verdict *
     }
 }
 
+/* What `largest` is of: a tensor of a few elements may hold nothing but what cancellation has left, so an lse counts as at least 1 (a sum of
+ * exponentials near 1) and a score as what was summed. */
+static double largest_score(const attn_desc *d, const reference *r, int64_t rows)
+{
+    double largest = largest_of(r->weights, rows * r->keys);
+    if (d->weights_stage == ATTN_STAGE_WEIGHT) return largest;
+    for (int64_t row = 0; row < rows; row++) grow(&largest, d->weights_stage == ATTN_STAGE_BIASED ? r->size_seen[row] : r->size_all[row]);
+    return largest;
+}
+
 int64_t compare_results(const attn_desc *d, const reference *r)
 {
     int64_t        rows = r->batch * r->heads * r->queries;
     struct verdict out = {d, "out", d->out.dtype, largest_of(r->out, rows * r->value_dim), 0};
-    struct verdict lse = {d, "lse", d->lse.dtype, largest_of(r->lse, rows), 0};
-    struct verdict weights = {d, "weights", d->weights.dtype, r->weights ? largest_of(r->weights, rows * r->keys) : 0, 0};
+    struct verdict lse = {d, "lse", d->lse.dtype, fmax(1, largest_of(r->lse, rows)), 0};
+    struct verdict weights = {d, "weights", d->weights.dtype, r->weights ? largest_score(d, r, rows) : 0, 0};
     for (int64_t b = 0; b < r->batch; b++)
         for (int64_t h = 0; h < r->heads; h++)
             for (int64_t i = 0; i < r->queries; i++) judge_row(&out, &lse, &weights, r, b, h, i);
