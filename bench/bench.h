@@ -40,11 +40,12 @@ BENCH_API int bench_rows(const char *path, struct row **rows);
 /* Does `name` contain `pattern`, or match it as a glob where it has one of * ? [ ? */
 BENCH_API int bench_matches(const char *name, const char *pattern);
 
-void   row_rename(struct row *row);         /* sets the name from the other members */
-double row_pairs(const struct row *row);    /* (query, key) pairs that are visible, summed over heads; allow and bias hide nothing here */
-double row_flop(const struct row *row);     /* 4 * dim per visible pair: a multiply-add is two */
-double row_kv_bytes(const struct row *row); /* bytes of K and V */
-int    row_is_cold(const struct row *row);  /* fewer than 32 queries: timed from memory, a call at a time, between reads of memory */
+void   row_rename(struct row *row);      /* sets the name from the other members */
+double row_pairs(const struct row *row); /* (query, key) pairs that are visible, summed over heads; allow and bias hide nothing here */
+BENCH_API double bench_flop(const struct row *row);     /* 4 * dim per visible pair: a multiply-add is two */
+BENCH_API double bench_kv_bytes(const struct row *row); /* bytes of K and V */
+BENCH_API int
+bench_is_cold(const struct row *row); /* fewer than 32 queries: timed from memory, a call at a time, between reads of memory */
 
 /* Sentence b's length under MASK_PADDING: the keys that are there, and the queries. */
 int64_t row_length(const struct row *row, int64_t b);

@@ -21,7 +21,7 @@ struct chunked {
 };
 
 #if defined(__x86_64__) && defined(__gnu_linux__)
-#define FOR_EACH_CPU __attribute__((target_clones("default", "avx2,fma", "avx512f")))
+#define FOR_EACH_CPU __attribute__((target_clones("default", "arch=haswell", "avx512f")))
 #else
 #define FOR_EACH_CPU
 #endif

@@ -159,7 +159,7 @@ static void widen(double *low, double *high, double value)
 static void sample(struct field *f, struct contender *c, double expected)
 {
     const struct row    *row = &c->problem->row;
-    int                  cold = row_is_cold(row);
+    int                  cold = bench_is_cold(row);
     const attn_executor *threads = c->threads > 1 ? f->threads : NULL;
     double               length = fmin(fmax(f->options->window, expected), 0.25), reads = 0;
     double               fma = bench_burst(c->burst_bits, threads, length);
@@ -171,9 +171,9 @@ static void sample(struct field *f, struct contender *c, double expected)
     widen(&c->burst_low, &c->burst_high, after), fma = (fma + after) / 2;
 
     c->seconds[c->samples] = seconds;
-    c->fraction[c->samples] = fma > 0 ? row_flop(row) / seconds / fma : NAN;
-    c->of_reads[c->samples] = cold ? row_kv_bytes(row) / seconds / reads : NAN;
-    c->of_roof[c->samples] = cold && fma > 0 ? fmax(row_flop(row) / fma, row_kv_bytes(row) / reads) / seconds : NAN;
+    c->fraction[c->samples] = fma > 0 ? bench_flop(row) / seconds / fma : NAN;
+    c->of_reads[c->samples] = cold ? bench_kv_bytes(row) / seconds / reads : NAN;
+    c->of_roof[c->samples] = cold && fma > 0 ? fmax(bench_flop(row) / fma, bench_kv_bytes(row) / reads) / seconds : NAN;
     c->samples++;
     if (c->fastest == 0 || seconds < c->fastest) c->fastest = seconds;
 }
@@ -194,7 +194,7 @@ static int rounds_for(const struct field *f, const double *expected)
     for (int i = 0; i < f->result->count; i++)
         if (!f->result->contender[i].refused) {
             double window = fmax(o->window, expected[i]);
-            cost += window + 2 * fmin(window, 0.25) + (row_is_cold(f->row) ? 0.03 : 0);
+            cost += window + 2 * fmin(window, 0.25) + (bench_is_cold(f->row) ? 0.03 : 0);
         }
     return o->rounds ? o->rounds : o->quick ? 2 : (int)fmin(fmax(o->seconds / cost, 5), 31);
 }

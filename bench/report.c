@@ -30,7 +30,7 @@ int result_ratios(const struct result *r, int at, double *speedups, double *time
     int                     count = ours->samples < c->samples ? ours->samples : c->samples;
     for (int i = 0; i < count; i++) {
         times[i] = ours->seconds[i] / c->seconds[i];
-        speedups[i] = row_flop(&r->row) / row_flop(&c->problem_row) / times[i];
+        speedups[i] = bench_flop(&r->row) / bench_flop(&c->problem_row) / times[i];
     }
     return count;
 }
@@ -48,12 +48,12 @@ static void print_contender(const struct result *r, int at)
 {
     const struct contender *c = &r->contender[at];
     double                  speedups[MOST_ROUNDS], times[MOST_ROUNDS], seconds = quantile(c->seconds, c->samples, 0.5);
-    double                  flop = row_flop(&c->problem_row);
+    double                  flop = bench_flop(&c->problem_row);
     printf("    %-32s %11.3f us  %7.1f GFLOP/s", c->name, seconds * 1e6, flop / seconds * 1e-9);
     print_amount("of FMA", quantile(c->fraction, c->samples, 0.5), "%.3f");
     if (c->burst_high > 0) print_amount("max/max", flop / c->fastest / c->burst_high, "%.3f");
     if (c->reads_high > 0) {
-        print_amount("K+V", row_kv_bytes(&c->problem_row) / seconds * 1e-9, "%.1f GB/s");
+        print_amount("K+V", bench_kv_bytes(&c->problem_row) / seconds * 1e-9, "%.1f GB/s");
         print_amount("of reads", quantile(c->of_reads, c->samples, 0.5), "%.3f");
         print_amount("of roofline", quantile(c->of_roof, c->samples, 0.5), "%.3f");
     }
@@ -72,8 +72,8 @@ static void print_contender(const struct result *r, int at)
 static void print_row(const struct result *r)
 {
     const struct contender *c = &r->contender[0];
-    printf("%s  %.3f GFLOP, %d rounds, FMA burst %.0f..%.0f GFLOP/s", r->row.name, row_flop(&r->row) * 1e-9, r->rounds, c->burst_low * 1e-9,
-           c->burst_high * 1e-9);
+    printf("%s  %.3f GFLOP, %d rounds, FMA burst %.0f..%.0f GFLOP/s", r->row.name, bench_flop(&r->row) * 1e-9, r->rounds,
+           c->burst_low * 1e-9, c->burst_high * 1e-9);
     if (c->reads_high > 0) printf(", reads %.1f..%.1f GB/s", c->reads_low * 1e-9, c->reads_high * 1e-9);
     printf("\n");
     for (int i = 0; i < r->count; i++)
@@ -111,7 +111,7 @@ static json_t *contender_json(const struct result *r, int at)
         json_object_set_new(to, "refused", json_string(c->refused));
         return to;
     }
-    double flop = row_flop(&c->problem_row);
+    double flop = bench_flop(&c->problem_row);
     json_object_set_new(to, "rounds", json_integer(c->samples));
     json_object_set_new(to, "seconds", number(seconds));
     json_object_set_new(to, "seconds_each", numbers(c->seconds, c->samples));
@@ -122,7 +122,7 @@ static json_t *contender_json(const struct result *r, int at)
     json_object_set_new(to, "burst_low", number(c->burst_low));
     json_object_set_new(to, "burst_high", number(c->burst_high));
     if (c->reads_high > 0) {
-        json_object_set_new(to, "kv_bytes_per_second", number(row_kv_bytes(&c->problem_row) / seconds));
+        json_object_set_new(to, "kv_bytes_per_second", number(bench_kv_bytes(&c->problem_row) / seconds));
         json_object_set_new(to, "of_reads", number(quantile(c->of_reads, c->samples, 0.5)));
         json_object_set_new(to, "of_roofline", number(quantile(c->of_roof, c->samples, 0.5)));
         json_object_set_new(to, "reads_low", number(c->reads_low));
@@ -172,8 +172,8 @@ void report_open(const char *json)
 void report_row(const struct result *r)
 {
     print_row(r);
-    json_t *row = json_pack("{s:s, s:s, s:f, s:f, s:i, s:[]}", "row", r->row.name, "group", r->row.group, "flop", row_flop(&r->row),
-                            "kv_bytes", row_kv_bytes(&r->row), "rounds", r->rounds, "contenders");
+    json_t *row = json_pack("{s:s, s:s, s:f, s:f, s:i, s:[]}", "row", r->row.name, "group", r->row.group, "flop", bench_flop(&r->row),
+                            "kv_bytes", bench_kv_bytes(&r->row), "rounds", r->rounds, "contenders");
     for (int i = 0; i < r->count; i++) json_array_append_new(json_object_get(row, "contenders"), contender_json(r, i));
     json_array_append_new(json_object_get(everything, "rows"), row);
     if (json_path && json_dump_file(everything, json_path, JSON_INDENT(1))) {

@@ -149,17 +149,17 @@ double row_pairs(const struct row *row)
     return pairs * (double)row->heads;
 }
 
-double row_flop(const struct row *row)
+double bench_flop(const struct row *row)
 {
     return 4.0 * (double)row->dim * row_pairs(row);
 }
 
-double row_kv_bytes(const struct row *row)
+double bench_kv_bytes(const struct row *row)
 {
     return 2.0 * (double)(row->batch * row->kv_heads * row->keys * row->dim) * (double)attn_dtype_bytes(row->dtype);
 }
 
-int row_is_cold(const struct row *row)
+int bench_is_cold(const struct row *row)
 {
     return row->queries < 32 && row->keys >= 256;
 }
