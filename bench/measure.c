@@ -194,7 +194,7 @@ static int rounds_for(const struct field *f, const double *expected)
     for (int i = 0; i < f->result->count; i++)
         if (!f->result->contender[i].refused) {
             double window = fmax(o->window, expected[i]);
-            cost += window + 2 * fmin(window, 0.25) + (bench_is_cold(f->row) ? 0.03 : 0);
+            cost += bench_is_cold(f->row) ? expected[i] + 2 * o->window + 0.03 : window + 2 * fmin(window, 0.25);
         }
     return o->rounds ? o->rounds : o->quick ? 2 : (int)fmin(fmax(o->seconds / cost, 5), 31);
 }

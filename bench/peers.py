@@ -12,6 +12,7 @@ N (default 1) takes the rows of the table with that number.
 """
 import argparse
 import ctypes
+import gc
 import json
 import os
 import sys
@@ -187,28 +188,44 @@ class Bench:
         if not ours["error"] <= self.lib.bench_error_limit(row.dtype):
             ours["refused"] = "WRONG RESULT"
         self.look(ours)
-        peers = [self.open(row, data, reference, *system) for system in systems]
-        running = [p for p in peers if not p["refused"]]
-        cost = sum(2 * max(self.window, p["expected"]) + 3 * min(max(self.window, p["expected"]), 0.25) for p in running)
-        rounds = self.options.rounds or (2 if self.options.quick else max(5 if cost < 60 else 3, min(31, int(self.options.seconds / cost))) if cost else 0)
-        for number in range(rounds):
-            for at in range(len(running)):
-                self.pair(row, ours, running[(at + number) % len(running)], number % 2)
+        # Large problems one system at a time: each may hold copies of the inputs. Every pair is attn and one system either way.
+        large = self.lib.bench_kv_bytes(row) > 2**30
+        peers, rounds = [], 0
+        for together in [[system] for system in systems] if large else [systems]:
+            running = []
+            for system in together:
+                peers.append(self.open(row, data, reference, *system))
+                running += [] if peers[-1]["refused"] else peers[-1:]
+            rounds = max(rounds, self.race(row, ours, running))
+            for peer in running:
+                peer["before"] = peer["call"] = None  # what it holds is freed
+            gc.collect()
         result = summary(self.lib, row, ours, peers, rounds)
         self.lib.bench_ours_free(handle)
         self.lib.bench_reference_free(reference)
-        peers.clear(), running.clear()  # they hold views of the problem
         self.lib.bench_problem_free(problem)
         return result
 
+    def race(self, row, ours, running):
+        if not running:
+            return 0
+        cost = sum(2 * max(self.window, p["expected"]) + 3 * min(max(self.window, p["expected"]), 0.25) for p in running)
+        rounds = self.options.rounds or (2 if self.options.quick else max(5 if cost < 60 else 3, min(31, int(self.options.seconds / cost))))
+        for number in range(rounds):
+            for at in range(len(running)):
+                self.pair(row, ours, running[(at + number) % len(running)], number % 2)
+        return rounds
+
     def open(self, row, data, reference, name, open, why):
-        from systems import Refused
+        from systems import Refused, available
 
         peer = contender(name, None, None)
         peer["refused"] = why
         if why:
             return peer
         try:
+            if 3 * self.lib.bench_kv_bytes(row) > 0.8 * available():
+                raise Refused("too little memory for copies of K and V")
             peer["before"], peer["call"], result = open(row, data)
             peer["before"]()
             peer["peak"] = peak_of(peer["call"])

@@ -5,8 +5,6 @@ SYSTEMS is a list of (name, open). open(row, data) prepares everything outside t
 (before, call, result): call() computes once and returns when it is done; result() is the output of the last call as a NumPy array with the axes
 (batch, head, query, channel); before() is called ahead of a run of calls. It raises Refused where the system cannot express the row.
 """
-import os
-
 import numpy as np
 
 
@@ -21,9 +19,13 @@ def _nothing():
 def _needs_scores(row, name, copies):
     """Systems that hold all scores in memory would only measure the swap file beyond what there is."""
     need = copies * 4 * row.batch * row.heads * row.queries * row.keys
-    have = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if need > 0.7 * have:
+    if need > 0.7 * available():
         raise Refused("%s holds all scores: %.0f GiB" % (name, need / 2**30))
+
+
+def available():
+    with open("/proc/meminfo") as info:
+        return next(1024 * int(line.split()[1]) for line in info if line.startswith("MemAvailable:"))
 
 
 def _bias(row, data):

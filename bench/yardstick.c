@@ -42,7 +42,7 @@ static const struct {
     {"prototype of equal bits", "same_bits_prefill.c", {"-DNV=3", "-ffp-contract=off"}, ATTN_F32, 0},
     {"prototype bf16", "protoH.c", {NULL}, ATTN_BF16, 0},
     {"prototype D", "protoD.c", {NULL}, ATTN_F32, 1},
-    {"prototype of equal bits", "same_bits_decode.c", {"-ffp-contract=off"}, ATTN_F32, 1},
+    {"prototype of equal bits, decode", "same_bits_decode.c", {"-ffp-contract=off"}, ATTN_F32, 1},
 };
 
 int yardstick_count(void)
