@@ -19,11 +19,16 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
+/* A piece of a wave: one chunk of a task. */
+struct unit {
+    int64_t task, chunk;
+};
+
 struct run {
     const struct attn_plan *plan;
     char                   *work;
     int64_t                 count;
-    int32_t                 chunks; /* 1: what is counted are chunks of tasks */
+    const struct unit      *units; /* what is counted; NULL: tasks */
     _Atomic int64_t         next;
 };
 
@@ -109,8 +114,8 @@ static void load_queries(const struct task *t)
     }
 }
 
-/* Which queries task number `index` has, and what belongs to each row. */
-static void begin_task(struct task *t, int64_t index)
+/* Which queries task number `index` has. */
+static void locate(struct task *t, int64_t index)
 {
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
@@ -121,9 +126,35 @@ static void begin_task(struct task *t, int64_t index)
     int64_t queries = d->queries - i0 < plan->block_queries ? d->queries - i0 : plan->block_queries;
     t->batch = bg / d->kv_heads;
     t->group_head = bg % d->kv_heads;
+    t->block.m = heads * queries;
+    for (int64_t r = 0; r < t->block.m; r++) {
+        t->rows[r].head = t->group_head * group + h0 + r / queries;
+        t->rows[r].query = i0 + r % queries;
+    }
+}
 
+/* The next task's queries are on their way while this one computes: short sequences would wait for them. */
+static void prefetch_queries(const struct attn_plan *plan, int64_t index)
+{
+    const attn_in *q = &plan->d.q;
+    struct task    t;
+    if (index >= plan->tasks || q->stride[3] != 1) return;
+    t.plan = plan;
+    locate(&t, index);
+    for (int64_t r = 0; r < t.block.m; r++) {
+        const char *row = element(q->data, q->stride, q->dtype, t.batch, t.rows[r].head, t.rows[r].query);
+        for (int64_t at = 0; at < plan->d.dim * (int64_t)attn_dtype_bytes(q->dtype); at += 64) __builtin_prefetch(row + at);
+    }
+}
+
+/* Task number `index`: its queries, and what belongs to each row. */
+static void begin_task(struct task *t, int64_t index)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    locate(t, index);
     struct attn_block *b = &t->block;
-    *b = (struct attn_block){.m = heads * queries, .dim = d->dim, .value_dim = d->value_dim, .cap = d->softcap * ATTN_DOMAIN};
+    *b = (struct attn_block){.m = b->m, .dim = d->dim, .value_dim = d->value_dim, .cap = d->softcap * ATTN_DOMAIN};
     b->q = t->slot + plan->at.q;
     b->s = t->slot + plan->at.s;
     b->near = t->slot + plan->at.near;
@@ -135,8 +166,6 @@ static void begin_task(struct task *t, int64_t index)
     for (int64_t r = 0; r < plan->kernel->rows; r++) put(plan, t->slot + plan->at.sink, r, -INFINITY);
     for (int64_t r = 0; r < b->m; r++) {
         struct attn_row *row = &t->rows[r];
-        row->head = t->group_head * group + h0 + r / queries;
-        row->query = i0 + r % queries;
         attn_mask_row(d, t->batch, row);
         if (d->alibi.data)
             put(plan, t->slot + plan->at.slope, r,
@@ -145,6 +174,7 @@ static void begin_task(struct task *t, int64_t index)
             put(plan, t->slot + plan->at.sink, r, get(&d->sink, row->head * d->sink.stride[1]));
     }
     load_queries(t);
+    prefetch_queries(plan, index + 1);
 }
 
 /* Keys j .. j + n - 1 of the tensor as the kernel wants them: in place where the layout allows, else copied. */
@@ -234,18 +264,6 @@ static void walk(struct task *t)
     b->part = first;
 }
 
-/* The same when the chunks were walked before, each into its part; a chunk in which a row sees nothing changes nothing. */
-static void gather(struct task *t, char *parts)
-{
-    const struct attn_plan *plan = t->plan;
-    const struct attn_part  first = part_at(plan, parts);
-    for (int64_t chunk = 1; chunk < plan->chunks; chunk++) {
-        t->block.part = part_at(plan, parts + (size_t)chunk * plan->part_bytes);
-        plan->kernel->fold(&t->block, &first);
-    }
-    t->block.part = first;
-}
-
 /* The optional weights: a second pass, so that the output's bits know nothing of it. */
 static void write_weights(struct task *t)
 {
@@ -292,13 +310,13 @@ static void write_results(struct task *t)
     }
 }
 
-/* A task, or one chunk of it; parts is where the task's parts lie when its chunks are walked apart. */
-static void run_task(const struct attn_plan *plan, char *slot, int64_t index, char *parts)
+/* A task; part: what its keys gave, when they were walked before. */
+static void run_task(const struct attn_plan *plan, char *slot, int64_t index, char *part)
 {
     struct task t = {.plan = plan, .slot = slot};
     begin_task(&t, index);
-    if (parts)
-        gather(&t, parts);
+    if (part)
+        t.block.part = part_at(plan, part);
     else
         walk(&t);
     while (plan->kernel->finish(&t.block, slot + plan->at.sink, slot + plan->at.shift, (double *)(slot + plan->at.lse))) {
@@ -309,12 +327,12 @@ static void run_task(const struct attn_plan *plan, char *slot, int64_t index, ch
     if (plan->d.weights.data) write_weights(&t);
 }
 
-static void run_chunk(const struct attn_plan *plan, char *slot, int64_t index, int64_t chunk, char *part)
+static void run_chunk(const struct attn_plan *plan, char *slot, struct unit unit, char *part)
 {
     struct task t = {.plan = plan, .slot = slot};
-    begin_task(&t, index);
+    begin_task(&t, unit.task);
     t.block.part = part_at(plan, part);
-    walk_chunk(&t, chunk);
+    walk_chunk(&t, unit.chunk);
 }
 
 /* ---- the run ---------------------------------------------------------------------------------------------------------------------- */
@@ -336,6 +354,17 @@ static void guard(const struct attn_plan *plan, char *slot, int on)
 #endif
 }
 
+/* Behind the slots, when threads share keys: a part per task, a part per unit of a wave, the units. */
+static char *task_part(const struct attn_plan *plan, char *work, int64_t task)
+{
+    return work + (size_t)plan->slots * plan->at.bytes + (size_t)task * plan->part_bytes;
+}
+
+static char *wave_part(const struct attn_plan *plan, char *work, int64_t unit)
+{
+    return task_part(plan, work, plan->tasks + unit);
+}
+
 /* One thread's share: tasks from one counter. Which thread takes which task is of no matter to the bits. */
 static void share(void *arg, int32_t index)
 {
@@ -346,29 +375,68 @@ static void share(void *arg, int32_t index)
     fegetenv(&env);
     fesetenv(FE_DFL_ENV);
     guard(plan, slot, 1);
-    for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < run->count;) {
-        char *part = run->work + (size_t)plan->slots * plan->at.bytes + (size_t)i * plan->part_bytes;
-        if (run->chunks)
-            run_chunk(plan, slot, i / plan->chunks, i % plan->chunks, part);
+    for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < run->count;)
+        if (run->units)
+            run_chunk(plan, slot, run->units[i], wave_part(plan, run->work, i));
         else
-            run_task(plan, slot, i, plan->chunks ? part + (size_t)(i * (plan->chunks - 1)) * plan->part_bytes : 0);
-    }
+            run_task(plan, slot, i, plan->wave ? task_part(plan, run->work, i) : 0);
     guard(plan, slot, 0);
     fesetenv(&env);
 }
 
-static void run_all(const struct attn_plan *plan, char *work, int64_t count, int32_t chunks)
+static void run_all(const struct attn_plan *plan, char *work, int64_t count, const struct unit *units)
 {
-    struct run run = {plan, work, count, chunks, 0};
+    struct run run = {plan, work, count, units, 0};
     if (plan->slots == 1)
         share(&run, 0);
     else
         plan->d.executor->parallel_for(plan->d.executor->context, (int32_t)plan->slots, share, &run);
 }
 
+static void fold_wave(const struct attn_plan *plan, char *work, const struct unit *units, int64_t n)
+{
+    struct task t = {.plan = plan};
+    fenv_t      env;
+    fegetenv(&env);
+    fesetenv(FE_DFL_ENV);
+    for (int64_t i = 0; i < n; i++) {
+        const struct attn_part whole = part_at(plan, task_part(plan, work, units[i].task));
+        locate(&t, units[i].task);
+        t.block.value_dim = plan->d.value_dim;
+        t.block.part = part_at(plan, wave_part(plan, work, i));
+        plan->kernel->fold(&t.block, &whole);
+    }
+    fesetenv(&env);
+}
+
+/* Walks the chunks of all tasks that anybody sees, a wave of them at a time, and folds each wave in order: chunks of a task left to right. */
+static void run_waves(const struct attn_plan *plan, char *work)
+{
+    struct unit *units = (struct unit *)(void *)wave_part(plan, work, plan->wave);
+    struct task  t = {.plan = plan};
+    int64_t      low = 0, high = 0, n = 0;
+    for (int64_t task = 0; task < plan->tasks; task++) {
+        locate(&t, task);
+        for (int64_t r = 0; r < t.block.m; r++) attn_mask_row(&plan->d, t.batch, &t.rows[r]);
+        t.block.value_dim = plan->d.value_dim;
+        const struct attn_part whole = part_at(plan, task_part(plan, work, task));
+        plan->kernel->begin(&t.block, &whole);
+        if (!span(&t, &low, &high)) low = high = 0;
+        for (int64_t chunk = low / ATTN_CHUNK; chunk * ATTN_CHUNK < high; chunk++) {
+            units[n++] = (struct unit){task, chunk};
+            if (n < plan->wave) continue;
+            run_all(plan, work, n, units);
+            fold_wave(plan, work, units, n);
+            n = 0;
+        }
+    }
+    if (n) run_all(plan, work, n, units);
+    fold_wave(plan, work, units, n);
+}
+
 void attn_exec(const struct attn_plan *plan, void *work)
 {
     char *aligned = (char *)(((uintptr_t)work + 63) & ~(uintptr_t)63);
-    if (plan->chunks) run_all(plan, aligned, plan->tasks * plan->chunks, 1);
+    if (plan->wave) run_waves(plan, aligned);
     run_all(plan, aligned, plan->tasks, 0);
 }

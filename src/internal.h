@@ -28,10 +28,10 @@ struct attn_plan {
     int64_t                    block_queries;
     int64_t                    head_blocks, query_blocks, tasks;
     int64_t                    slots;      /* threads in use */
-    int64_t                    chunks;     /* of a task, when they are walked apart, each into a part of its own behind the slots; else 0 */
+    int64_t                    wave;       /* how many chunks are walked at a time, when threads share the keys of few tasks; else 0 */
     size_t                     part_bytes; /* laid out like o, top, sum in a slot */
     struct attn_scratch        at;
-    size_t                     work_bytes; /* slots * at.bytes + tasks * chunks * part_bytes, and what aligning needs */
+    size_t                     work_bytes; /* slots, parts, units of a wave, and what aligning needs */
 };
 
 /* A row of a block: which query it is and which keys, counted from key_start, it may see by position: low <= j' < high. */

@@ -102,7 +102,7 @@ static void cut(struct attn_plan *plan)
 {
     const attn_desc *d = &plan->d;
     const int64_t    rows = plan->kernel->rows, group = d->heads ? d->heads / d->kv_heads : 0;
-    plan->tasks = plan->slots = 0;
+    plan->tasks = plan->slots = plan->wave = 0;
     if (d->batch == 0 || d->heads == 0 || d->queries == 0) return;
     plan->block_queries = d->queries < rows ? d->queries : rows;
     plan->block_heads = rows / plan->block_queries < group ? rows / plan->block_queries : group;
@@ -110,9 +110,10 @@ static void cut(struct attn_plan *plan)
     plan->head_blocks = blocks(group, plan->block_heads);
     plan->tasks = d->batch * d->kv_heads * plan->head_blocks * plan->query_blocks;
     int64_t threads = d->executor ? d->executor->width : 1, chunks = blocks(d->keys, ATTN_CHUNK);
-    /* few tasks for many threads: chunks are walked apart and folded after; the order of folding, and so the bits, stay */
-    plan->chunks = threads > 1 && plan->tasks < 2 * threads && chunks > 1 ? chunks : 0;
-    int64_t pieces = plan->chunks ? plan->tasks * plan->chunks : plan->tasks;
+    /* few tasks for many threads: chunks of keys are walked apart and folded after; the order of folding, and so the bits, stay */
+    if (threads > 1 && plan->tasks < 2 * threads && chunks > 1)
+        plan->wave = plan->tasks * chunks < 4 * threads ? plan->tasks * chunks : 4 * threads;
+    int64_t pieces = plan->wave ? plan->wave : plan->tasks;
     plan->slots = threads < pieces ? threads : pieces;
 }
 
@@ -132,13 +133,14 @@ int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_er
     plan->factor = plan->d.scale * ATTN_DOMAIN;
     cut(plan);
     map_scratch(plan);
-    size_t parts = (size_t)plan->chunks * (size_t)plan->tasks;
     plan->part_bytes = plan->at.o[1] - plan->at.o[0];
+    size_t parts = plan->wave ? (size_t)(plan->tasks + plan->wave) : 0; /* fewer than 6 per thread */
     if (__builtin_mul_overflow((size_t)plan->slots, plan->at.bytes, &plan->work_bytes) ||
         __builtin_mul_overflow(parts, plan->part_bytes, &parts) || __builtin_add_overflow(plan->work_bytes, parts, &plan->work_bytes) ||
-        plan->work_bytes > PTRDIFF_MAX - 64)
+        plan->work_bytes > PTRDIFF_MAX / 2)
         return attn_fail(error, ATTN_E_MEMORY, "%lld threads of %zu bytes of scratch are more than memory can hold", (long long)plan->slots,
                          plan->at.bytes);
-    plan->work_bytes += plan->slots ? 64 : 0; /* to align what the caller hands in */
+    plan->work_bytes += (size_t)plan->wave * 2 * sizeof(int64_t); /* struct unit */
+    plan->work_bytes += plan->slots ? 64 : 0;                     /* to align what the caller hands in */
     return ATTN_OK;
 }

@@ -35,12 +35,12 @@
  * No score matrix is ever held: beyond inputs and outputs a call needs attn_work_bytes() bytes, which grow with the number of threads,
  * dim and value_dim, and not with queries * keys:
  *
- *     bytes <= 64 + slots * (real * (rows * (D + 2 * V + 268) + 128 * (D + V)) + 2304) + parts * (real * rows * (V + 2) + 384)
+ *     bytes <= 64 + slots * (real * (rows * (D + 2 * V + 268) + 128 * (D + V)) + 2304) + parts * (real * rows * (V + 2) + 400)
  *
  * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512, 24
  * for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8 or fewer, as in
- * decoding). parts = 0, unless there are fewer than two blocks of `rows` queries per thread and more than 2048 keys: then the threads share the keys,
- * and parts = blocks * (keys / 2048, rounded up), blocks < 2 * executor->width.
+ * decoding). parts = 0, unless there are fewer than two blocks of `rows` queries per thread and more than 2048 keys: then the threads share the
+ * keys, and parts < 6 * executor->width, however many keys there are.
  *
  * Blocks of keys that no query of a block of queries may see are skipped, whichever option hides them: causal costs about half, a window what it
  * lets be seen, padding nothing. An innermost stride of 1 lets k and v be read in place in f32 and f64; everything else is copied tile by tile.
@@ -200,7 +200,7 @@ typedef struct attn_out {
 /* ---- threads ---------------------------------------------------------------------------------------------------------------------- */
 
 /* How a call runs on several threads. `parallel_for` must call body(arg, i) once for every i in 0 .. count-1, on any threads, in any order,
- * at the same time or one after another, and return when all have returned. The library never asks for count > width. An embedder
+ * at the same time or one after another, and return when all have returned. A call may do this several times, never with count > width. An embedder
  * fills this with its own scheduler; attn_pool_executor() is the library's own. It must outlive the call. */
 typedef struct attn_executor {
     void (*parallel_for)(void *context, int32_t count, void (*body)(void *arg, int32_t index), void *arg);

@@ -193,16 +193,16 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
     for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals);
 }
 
-/* nd channels: o = o * factor + sum over the keys of weight * value. hidden: lanes with weight -0 are left out. */
-FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t keys, const real *factor, real *o, const int nd, const int nv,
-                          const int hidden)
+/* Keys from .. to - 1 of a tile, of which those from clear to clear_end - 1 have no weight of -0: there every lane counts. */
+struct stretch {
+    int64_t from, clear, clear_end, to;
+};
+
+/* acc += weight * value over the keys from .. to - 1; hidden: lanes with weight -0 are left out. */
+FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
+                         const int hidden)
 {
-    vec acc[NB][NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < nd; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
-    for (int64_t j = 0; j < keys; j++) {
+    for (int64_t j = from; j < to; j++) {
         vec w[NV];
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) w[v] = v_load(p + j * ROWS + v * LANES);
@@ -213,6 +213,20 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t ke
             for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_fma_seen(w[v], y, acc[i][v]) : v_fma(w[v], y, acc[i][v]);
         }
     }
+}
+
+/* nd channels: o = o * factor + sum over the keys of weight * value. */
+FN FORCE void value_block(const real *p, const real *x, int64_t step, const struct stretch *s, const real *factor, real *o, const int nd,
+                          const int nv)
+{
+    vec acc[NB][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < nd; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    sum_values(acc, p, x, step, s->from, s->clear, nd, nv, 1);
+    sum_values(acc, p, x, step, s->clear, s->clear_end, nd, nv, 0);
+    sum_values(acc, p, x, step, s->clear_end, s->to, nd, nv, 1);
 #pragma GCC unroll 16
     for (int i = 0; i < nd; i++)
 #pragma GCC unroll 4
@@ -222,20 +236,19 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t ke
         }
 }
 
-FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
-                        int64_t to, const int hidden)
+FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv,
+                        const struct stretch *s)
 {
-    const real *x = (const real *)t->v + from * t->v_step, *p = (const real *)b->s + from * ROWS + v0 * LANES;
+    const real *x = t->v, *p = (const real *)b->s + v0 * LANES;
     real       *o = (real *)b->part.o + v0 * LANES;
     int64_t     c = 0;
-    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, to - from, factor, o + c * ROWS, NB, nv, hidden);
-    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, to - from, factor, o + c * ROWS, 1, nv, hidden);
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, NB, nv);
+    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, 1, nv);
 }
 
 /* The same with the number of vectors as a variable. Each number has a function of its own: a compiler that sees them all in one gives up on registers. */
 typedef void score_fn(const struct attn_block *b, const struct attn_tile *t, int v0, int64_t from, int64_t to, struct totals *totals);
-typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int64_t from, int64_t to,
-                      int hidden);
+typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const struct stretch *s);
 
 #define BY_VECTORS(n)                                                                                                                      \
     FN NOINLINE void score_##n(const struct attn_block *b, const struct attn_tile *t, int v0, int64_t from, int64_t to,                    \
@@ -246,13 +259,9 @@ typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, con
         else                                                                                                                               \
             score_any(b, t, v0, n, from, to, 0);                                                                                           \
     }                                                                                                                                      \
-    FN NOINLINE void value_##n(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int64_t from,            \
-                               int64_t to, int hidden)                                                                                     \
+    FN NOINLINE void value_##n(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const struct stretch *s) \
     {                                                                                                                                      \
-        if (hidden)                                                                                                                        \
-            value_any(b, t, factor, v0, n, from, to, 1);                                                                                   \
-        else                                                                                                                               \
-            value_any(b, t, factor, v0, n, from, to, 0);                                                                                   \
+        value_any(b, t, factor, v0, n, s);                                                                                                 \
     }
 BY_VECTORS(1)
 BY_VECTORS(2)
@@ -273,10 +282,9 @@ FN void score_keys(const struct attn_block *b, const struct attn_tile *t, int v0
     score_by[nv - 1](b, t, v0, from, to, totals);
 }
 
-FN void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int nv, int64_t from, int64_t to,
-                       int hidden)
+FN void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int nv, const struct stretch *s)
 {
-    value_by[nv - 1](b, t, factor, v0, from, to, hidden);
+    value_by[nv - 1](b, t, factor, v0, s);
 }
 
 /* ---- between the products --------------------------------------------------------------------------------------------------------- */
@@ -325,38 +333,39 @@ FN void edit_scores(const struct attn_block *b, const struct attn_tile *t, int32
     }
 }
 
-/* The reference of a lane that has none: the maximum of the first aligned 8 keys of which it sees any. Also the largest and the least score. */
-FN FORCE void find_reference(const real *s, int64_t from, int64_t to, vec *ref, vec *largest, vec *least)
+/* The reference of a lane that has none: the maximum of the first aligned 8 keys of which it sees any. Also the largest score of the stretch, and the
+ * least one of its clear part. */
+FN FORCE void find_reference(const real *s, const struct stretch *at, vec *ref, vec *largest, vec *least)
 {
     const vec hide = v_set(-(real)INFINITY);
     *largest = hide;
     *least = v_sub(v_set(0), hide);
-    for (int64_t j = from; j < to; j += 8) {
+    for (int64_t j = at->from; j < at->to; j += 8) {
         vec most = hide;
-        for (int64_t i = j; i < to && i < j + 8; i++) {
+        for (int64_t i = j; i < at->to && i < j + 8; i++) {
             vec x = v_load(s + i * ROWS);
             most = v_max(x, most);
-            *least = v_min(x, *least);
+            if (i >= at->clear && i < at->clear_end) *least = v_min(x, *least);
         }
         *ref = v_pick(v_eq(*ref, hide), most, *ref);
         *largest = v_max(most, *largest);
     }
 }
 
-/* Scores to weights, in place: vector v, keys from .. to - 1, from a multiple of 8. Sets the reference, adds the sum, returns in factor[] what older
- * sums are multiplied by. Returns 1 if there is a score of -inf, hidden or not: then values go through v_fma_seen, so that it is of no matter to a
+/* Scores to weights, in place: vector v, a stretch from a multiple of 8. Sets the reference, adds the sum, returns in factor[] what older sums are
+ * multiplied by. Returns 1 if a score of the clear part is -inf by itself: then its values go through v_fma_seen too, so that it is of no matter to a
  * query whether a neighbour has hidden keys. */
-FN int weigh(const struct attn_block *b, int v, int64_t from, int64_t to, real *factor)
+FN int weigh(const struct attn_block *b, int v, const struct stretch *at, real *factor)
 {
     const vec hide = v_set(-(real)INFINITY);
     real     *s = (real *)b->s + v * LANES, *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
     vec       ref = v_load(top), shift = v_load((const real *)b->shift + v * LANES), total = v_set(0), largest, least;
-    find_reference(s, from, to, &ref, &largest, &least);
+    find_reference(s, at, &ref, &largest, &least);
     mask up = v_lt(v_set(8), v_sub(largest, ref));
     vec  newer = v_pick(up, largest, ref);
     /* a row that saw nothing before has sums of 0: its factor is of no matter, and 1 keeps NaN away */
     vec f = v_pick(up, exp2_plain(v_sub(ref, largest)), v_set(1));
-    for (int64_t j = from; j < to; j++) {
+    for (int64_t j = at->from; j < at->to; j++) {
         vec x = v_load(s + j * ROWS);
         vec p = v_pick(v_eq(x, hide), v_set(-(real)0.0), exp2_twice(v_sub(x, newer), shift));
         total = v_add(total, p);
@@ -368,21 +377,21 @@ FN int weigh(const struct attn_block *b, int v, int64_t from, int64_t to, real *
     return v_any(v_eq(least, hide));
 }
 
-/* Keys that vector v's lanes may see by position: from *from, a multiple of 8, to *to. */
-FN int range(const struct attn_tile *t, int v, int64_t *from, int64_t *to)
+/* The keys that the lanes of vector v may see by position, from a multiple of 8; clear are those that all of them see. 0 if there are none. */
+FN int range(const struct attn_block *b, const struct attn_tile *t, int v, struct stretch *s)
 {
     const real *low = t->low, *high = t->high;
-    *from = low ? t->keys : 0;
-    *to = low ? 0 : t->keys;
-    for (int r = v * LANES; low && r < (v + 1) * LANES; r++) {
-        if (low[r] >= high[r]) continue;
-        if ((int64_t)low[r] < *from) *from = (int64_t)low[r];
-        if ((int64_t)high[r] > *to) *to = (int64_t)high[r];
+    *s = (struct stretch){t->keys, 0, t->keys, 0};
+    for (int64_t r = v * LANES; r < (v + 1) * LANES && r < b->m; r++) {
+        const int64_t first = (int64_t)low[r], last = low[r] < high[r] ? (int64_t)high[r] : first;
+        if (first < last && first < s->from) s->from = first;
+        if (first < last && last > s->to) s->to = last;
+        if (first > s->clear) s->clear = first;
+        if (last < s->clear_end) s->clear_end = last;
     }
-    if (*from < 0) *from = 0;
-    if (*to > t->keys) *to = t->keys;
-    *from = *from / 8 * 8;
-    return *from < *to;
+    s->from = s->from / 8 * 8;
+    if (s->clear >= s->clear_end) s->clear = s->clear_end = s->to; /* no key is clear */
+    return s->from < s->to;
 }
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
@@ -484,10 +493,11 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
     for (int r = 0; r < VECTORS(b) * LANES; r++)
         if (top[r] == -(real)INFINITY) done = t->keys < 8 ? t->keys : 8;
     if (done) score_keys(b, t, 0, VECTORS(b), 0, done, 0);
+    const struct stretch first = {0, 0, done, done}, all = {0, 0, t->keys, t->keys};
     for (int v = 0; v < VECTORS(b); v++) {
         real *s = (real *)b->s + v * LANES;
         vec   ref = v_load(top + v * LANES), sum = v_set(0), largest, least;
-        find_reference(s, 0, done, &ref, &largest, &least);
+        find_reference(s, &first, &ref, &largest, &least);
         for (int64_t j = 0; j < done; j++) {
             vec p = exp2_plain(v_sub(v_load(s + j * ROWS), ref));
             sum = v_add(sum, p);
@@ -511,7 +521,7 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
         v_store(sum, v_add(v_load(sum), v_load(totals.sum + v * LANES)));
         v_store(factor + v * LANES, v_set(1));
     }
-    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, 0);
+    value_channels(b, t, factor, 0, VECTORS(b), &all);
     return 1;
 }
 
@@ -522,22 +532,24 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
     if (!edited && !t->low && !b->shifted && step_fused(b, t)) return;
     if (t->low) { /* vector by vector, each with the keys it sees: a diagonal costs half */
         for (int v = 0; v < VECTORS(b); v++) {
-            int64_t from, to;
-            if (!range(t, v, &from, &to)) continue;
-            score_keys(b, t, v, 1, from, to, 0);
-            edit_scores(b, t, ATTN_UPTO_BIASED, v, from, to);
-            int hidden = weigh(b, v, from, to, factor);
-            value_channels(b, t, factor + v * LANES, v, 1, from, to, hidden);
+            struct stretch s;
+            if (!range(b, t, v, &s)) continue;
+            score_keys(b, t, v, 1, s.from, s.to, 0);
+            edit_scores(b, t, ATTN_UPTO_BIASED, v, s.from, edited ? s.to : s.clear);
+            if (!edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, s.clear_end, s.to);
+            if (weigh(b, v, &s, factor)) s.clear = s.clear_end;
+            value_channels(b, t, factor + v * LANES, v, 1, &s);
         }
         return;
     }
-    int hidden = 0;
+    struct stretch all = {0, 0, t->keys, t->keys};
     score_keys(b, t, 0, VECTORS(b), 0, t->keys, 0);
-    for (int v = 0; v < VECTORS(b); v++) {
+    for (int v = 0, hidden = 0; v < VECTORS(b); v++) {
         if (edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, t->keys);
-        hidden |= weigh(b, v, 0, t->keys, factor);
+        hidden |= weigh(b, v, &all, factor);
+        if (hidden && v == VECTORS(b) - 1) all.clear = all.clear_end;
     }
-    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, hidden);
+    value_channels(b, t, factor, 0, VECTORS(b), &all);
 }
 
 FN void fold(const struct attn_block *b, const struct attn_part *into)
