@@ -175,7 +175,9 @@ def test_merge(drawn, parts):
         allow = owner == part
         o = dict(call.options, allow=allow if call.options["allow"] is None else call.options["allow"] & allow)
         o["sink"] = o["sink"] if part == 0 else None
-        results.append(calls.Call(call.q, call.k, call.v, o).run(return_lse=True))
+        # 16-bit parts would each be rounded before they are joined, absolutely where they are small
+        out = np.empty(call.q.shape[:3] + call.v.shape[3:], np.float32 if call.q.dtype.itemsize == 2 else call.q.dtype)
+        results.append(calls.Call(call.q, call.k, call.v, o).run(return_lse=True, out=out))
     for out, lse in results[1:]:
         out[lse == -np.inf] = np.nan  # must take no part
     out, lse = attn.merge([r[0] for r in results], [r[1] for r in results])
