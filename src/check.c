@@ -134,6 +134,31 @@ static int32_t check_view(const struct view *v, int data, attn_error *e)
     check_view(&(struct view){field, (t).data, (t).stride, (t).bytes, (t).dtype, (t).reserved, out, need, __VA_ARGS__, types}, data, e)
 #define AXES(...) {__VA_ARGS__}
 
+/* An operand without elements may have any strides and no data. Nobody downstream needs to know: it gets strides of 0 and an address. */
+static void settle(const void **data, int64_t *stride, const int64_t *size, int needed)
+{
+    static const double nothing;
+    if (size[0] && size[1] && size[2] && size[3]) return;
+    memset(stride, 0, 4 * sizeof *stride);
+    if (needed && !*data) *data = &nothing;
+}
+
+static void settle_all(attn_desc *d)
+{
+    const int64_t q[] = {d->batch, d->heads, d->queries, d->dim}, k[] = {d->batch, d->kv_heads, d->keys, d->dim};
+    const int64_t v[] = {d->batch, d->kv_heads, d->keys, d->value_dim}, out[] = {d->batch, d->heads, d->queries, d->value_dim};
+    const int64_t pairs[] = {d->batch, d->heads, d->queries, d->keys};
+    const void   *nowhere = d->out.data;
+    settle(&d->q.data, d->q.stride, q, 1);
+    settle(&d->k.data, d->k.stride, k, 1);
+    settle(&d->v.data, d->v.stride, v, 1);
+    settle(&nowhere, d->out.stride, out, 0);
+    settle(&d->allow.data, d->allow.stride, pairs, 0);
+    settle(&d->bias.data, d->bias.stride, pairs, 0);
+    nowhere = d->weights.data;
+    settle(&nowhere, d->weights.stride, pairs, 0);
+}
+
 static int32_t check_tensors(const attn_desc *d, int data, attn_error *e)
 {
     uint32_t own = 1u << (d->q.dtype & 31), or_f32 = own | ANY_OF_F32, real = d->q.dtype == ATTN_F64 ? ANY_OF_F64 : ANY_OF_F32;
@@ -246,6 +271,7 @@ int32_t attn_check_desc(const attn_desc *from, attn_desc *d, int data, attn_erro
         ARG(d->executor->reserved == 0, "executor->reserved is %d, and must be 0", d->executor->reserved);
     }
     ARG(d->work || d->work_bytes == 0 || !data, "work is NULL though work_bytes is %zu", d->work_bytes);
+    settle_all(d);
     return ATTN_OK;
 }
 

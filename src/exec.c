@@ -183,7 +183,6 @@ static const void *rows_of(const struct task *t, const attn_in *x, int64_t dim, 
     const struct attn_plan *plan = t->plan;
     const size_t            width = attn_dtype_bytes(x->dtype);
     *step = dim;
-    if (dim == 0) return x->data; /* nothing to read; the strides may be anything */
     const char *from = element(x->data, x->stride, x->dtype, t->batch, t->group_head, j);
     if ((int64_t)width == plan->kernel->real_bytes && (x->stride[3] == 1 || dim == 1)) {
         *step = x->stride[2];

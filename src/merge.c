@@ -42,6 +42,7 @@ static int64_t at3(const int64_t *stride, int64_t b, int64_t h, int64_t i)
     return b * stride[0] + h * stride[1] + i * stride[2];
 }
 
+/* Weights first, then sums: parts near the largest number stay in range. */
 static void merge_row(const attn_merge_desc *d, int64_t b, int64_t h, int64_t i)
 {
     double top = -INFINITY, sum = 0;
@@ -58,9 +59,9 @@ static void merge_row(const attn_merge_desc *d, int64_t b, int64_t h, int64_t i)
         for (int64_t r = 0; r < d->parts; r++) {
             double lse = read_one(&d->part_lse[r], at3(d->part_lse[r].stride, b, h, i));
             if (lse != -INFINITY)
-                out += exp(lse - top) * read_one(&d->part_out[r], at3(d->part_out[r].stride, b, h, i) + c * d->part_out[r].stride[3]);
+                out += exp(lse - top) / sum * read_one(&d->part_out[r], at3(d->part_out[r].stride, b, h, i) + c * d->part_out[r].stride[3]);
         }
-        write_one(&d->out, at3(d->out.stride, b, h, i) + c * d->out.stride[3], top == -INFINITY ? 0 : out / sum);
+        write_one(&d->out, at3(d->out.stride, b, h, i) + c * d->out.stride[3], out);
     }
     if (d->lse.data) write_one(&d->lse, at3(d->lse.stride, b, h, i), top == -INFINITY ? top : top + log(sum));
 }

@@ -20,19 +20,6 @@ static FORCE uint16_t narrow(float f)
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
 }
 
-static void load_f32(float *to, const void *from, int64_t stride, int64_t n)
-{
-    const uint16_t *x = from;
-    if (stride == 1)
-        for (int64_t i = 0; i < n; i++) to[i] = widen(x[i]);
-    else
-        for (int64_t i = 0; i < n; i++) to[i] = widen(x[i * stride]);
-}
-
-static void store_f32(void *to, int64_t stride, const float *from, int64_t n)
-{
-    uint16_t *x = to;
-    for (int64_t i = 0; i < n; i++) x[i * stride] = narrow(from[i]);
-}
+#include "half.h"
 
 const struct attn_convert attn_convert_bf16 = {load_f32, 0, store_f32, 0};

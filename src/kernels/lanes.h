@@ -1,0 +1,189 @@
+/* lanes.h: what both layouts, tile.h and few.h, do to one vector, whatever its lanes are.
+ * SPDX-License-Identifier: MIT
+ *
+ * Over the vocabulary that tile.h lists; included there.
+ */
+#if REAL_BITS == 32
+/* scripts/fit_polynomials.py; 2^r to 1.03e-7, tanh(u)/u to 1.5e-8 */
+static const real exp2_c[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b75p-5f, 0x1.ebf9bep-3f, 0x1.62e42ap-1f, 1.0f};
+static const real tanh_c[] = {-0.00626911968f, 0.02111095935f, -0.05387394875f, 0.1333291531f, -0.3333333135f, 1.0f};
+#define EXP2_FLOOR -200.0f
+#define TANH_TOP   40.0f
+#define LARGEST    3.4028234663852886e38
+#else
+/* scripts/fit_polynomials.py; 2^r and tanh(u)/u to 2e-17 before rounding */
+static const real exp2_c[] = {4.45496059818651856e-10,  7.07258594926922339e-9,  1.01780624458457737e-7, 1.32154425879216893e-6,
+                              0.0000152527338298361192, 0.000154035304417360499, 0.00133335581464169356, 0.00961812910760688825,
+                              0.055504108664821597,     0.240226506959100972,    0.693147180559945286,   1.0};
+static const real tanh_c[] = {6.93404642098895359e-6,
+                              -0.0000320866140379359938,
+                              0.000093324322338474478,
+                              -0.000237952013839249938,
+                              0.000589768099468826793,
+                              -0.00145579588557346348,
+                              0.00359212425000869249,
+                              -0.00886323529280328912,
+                              0.0218694885273681069,
+                              -0.0539682539680853071,
+                              0.133333333333332055,
+                              -0.333333333333333315,
+                              1.0};
+#define EXP2_FLOOR -1500.0
+#define TANH_TOP   80.0
+#define LARGEST    1.7976931348623157e308
+#endif
+
+#define FN       static TARGET
+#define TEXT_(x) #x
+#define TEXT(x)  TEXT_(x)
+#define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+/* ---- exponential and hyperbolic tangent ------------------------------------------------------------------------------------------------------ */
+
+FN FORCE vec times(vec a, vec b)
+{
+    return v_fma(a, b, v_set(0));
+}
+
+FN FORCE vec poly(const real *c, int n, vec x)
+{
+    vec y = v_set(c[0]);
+    for (int i = 1; i < n; i++) y = v_fma(y, x, v_set(c[i]));
+    return y;
+}
+
+/* 2^(2 t - shift), c being exp2_c. Exactly 1 for t = 0 and shift = 0; 0 far below; NaN for NaN and +inf. */
+FN FORCE vec exp2_by(const real *c, vec t, vec shift)
+{
+    vec v = v_max(v_set(EXP2_FLOOR), v_add(t, t));
+    vec n = v_round(v);
+    return v_scale(poly(c, COUNT(exp2_c), v_sub(v, n)), v_sub(n, shift));
+}
+
+FN FORCE vec exp2_twice(vec t, vec shift)
+{
+    return exp2_by(exp2_c, t, shift);
+}
+
+FN FORCE vec exp2_plain(vec t)
+{
+    return exp2_twice(t, v_set(0));
+}
+
+/* cap * tanh(s / cap); s and cap in the domain, so s / cap is a natural number. Small quotients keep their relative
+ * precision through tanh(u)/u; large ones go through 1 - 2 / (e^(2u) + 1). */
+FN FORCE vec softcap(vec s, vec cap, vec inverse)
+{
+    vec u = times(s, inverse);
+    vec size = v_max(u, v_sub(v_set(0), u));
+    vec small = times(s, poly(tanh_c, COUNT(tanh_c), times(u, u)));
+    vec turns = times(v_pick(v_lt(v_set((real)TANH_TOP), size), v_set((real)TANH_TOP), size), v_set((real)(2 * ATTN_DOMAIN)));
+    vec large = v_sub(v_set(1), v_div(v_set(2), v_add(exp2_plain(turns), v_set(1))));
+    large = times(cap, large);
+    large = v_pick(v_lt(u, v_set(0)), v_sub(v_set(0), large), large);
+    return v_pick(v_lt(size, v_set((real)0.6)), small, large);
+}
+
+/* ---- scores ----------------------------------------------------------------------------------------------------------------------- */
+
+/* x * factor, the factor in two parts, so that the product is rounded once. A finite number stays finite, as it times a key of 0 is 0. */
+FN FORCE vec scale_query(vec x, double factor)
+{
+    const vec a = v_set((real)factor), b = v_set((real)(factor - (double)(real)factor)), most = v_set((real)LARGEST), zero = v_set(0);
+    vec       y = v_fma(x, a, times(x, b)), size = v_max(x, v_sub(zero, x));
+    return v_pick(v_lt(size, v_set((real)INFINITY)), v_max(v_sub(zero, most), v_min(most, y)), times(x, a));
+}
+
+/* What is done to scores between the products, as far as ATTN_UPTO_ says; absent things are NULL. */
+struct editing {
+    const real *edit, *slope, *near, *low, *high;
+    vec         cap, inverse;
+    int         capped;
+};
+
+FN FORCE struct editing editing_make(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
+{
+    const int      biased = upto != ATTN_UPTO_CAPPED;
+    struct editing e = {
+        biased ? t->edit : 0, biased ? b->slope : 0, b->near, biased ? t->low : 0, t->high, v_set((real)b->cap), v_set(0), b->cap > 0};
+    if (e.capped) e.inverse = v_set((real)fmin(1 / b->cap, LARGEST)); /* of a tiny cap it must not be infinite: 0 * inf */
+    return e;
+}
+
+/* One vector of scores: cap, edit, ALiBi, hiding. What e does not have is not looked at. */
+FN FORCE vec edit_score(const struct editing *e, vec s, vec key, vec add, vec slope, vec near, vec low, vec high)
+{
+    const vec hide = v_set(-(real)INFINITY), zero = v_set(0);
+    if (e->capped) s = softcap(s, e->cap, e->inverse);
+    if (e->edit) s = v_pick(v_eq(add, hide), hide, v_add(s, add));
+    if (e->slope) {
+        vec away = v_sub(near, key);
+        vec less = v_fma(v_sub(zero, slope), v_max(away, v_sub(zero, away)), s);
+        s = e->edit ? v_pick(v_eq(s, hide), hide, less) : less;
+    }
+    if (e->low) s = v_pick(v_lt(key, low), hide, v_pick(v_lt(key, high), s, hide));
+    return s;
+}
+
+FN FORCE vec weight_of(vec s, vec top, vec inverse, int32_t upto)
+{
+    if (upto != ATTN_UPTO_WEIGHT) return times(s, v_set((real)ATTN_NATURAL));
+    return v_pick(v_eq(s, v_set(-(real)INFINITY)), v_set(0), times(exp2_plain(v_sub(s, top)), inverse));
+}
+
+/* ---- the end of a row ------------------------------------------------------------------------------------------------------------- */
+
+/* A row gets a shift of 24, which leaves room for 2^24 values of the largest size, if its o left the range though its sum did not. wild: the sum over
+ * its channels of 0 * o, NaN for an infinite o or NaN. Returns 1 if it has got it now. */
+FN int32_t give_shift(real wild, real sum, real *shift)
+{
+    if (wild == 0 || *shift != 0 || sum == 0 || !isfinite(sum)) return 0;
+    *shift = 24;
+    return 1;
+}
+
+/* A vector of rows at its end: the sum is z f + g, f for the keys and g for the sink, both against top. */
+struct ending {
+    vec  top, z, f, g, all, factor; /* factor: what o is multiplied by */
+    mask blind;                     /* nothing seen, or only scores of -inf, beside whatever values */
+};
+
+FN FORCE struct ending ending_make(vec top, vec sum, vec sink, vec shift)
+{
+    const vec     none = v_set(-(real)INFINITY), one = v_set(1);
+    vec           back = v_scale(one, shift), extra = times(sink, v_set((real)ATTN_DOMAIN));
+    struct ending e;
+    e.top = v_max(top, extra);
+    e.z = times(sum, back);
+    e.f = v_pick(v_eq(top, e.top), one, exp2_plain(v_sub(top, e.top)));
+    e.g = v_pick(v_eq(extra, none), v_set(0), exp2_plain(v_sub(extra, e.top)));
+    e.all = v_add(times(e.z, e.f), e.g);
+    e.factor = times(v_div(e.f, e.all), back);
+    e.blind = v_eq(e.z, v_set(0));
+    return e;
+}
+
+/* The same as numbers, for the logarithm, which is taken in double: near a sum of 1 a float has nothing left to take it of. */
+struct natural {
+    real top, z, f, g;
+};
+
+FN FORCE void ending_lanes(const struct ending *e, struct natural *n)
+{
+    real lanes[4][LANES] __attribute__((aligned(64)));
+    v_store(lanes[0], e->top);
+    v_store(lanes[1], e->z);
+    v_store(lanes[2], e->f);
+    v_store(lanes[3], e->g);
+    for (int r = 0; r < LANES; r++) n[r] = (struct natural){lanes[0][r], lanes[1][r], lanes[2][r], lanes[3][r]};
+}
+
+/* Rounding must not make a finite maximum infinite. */
+FN double natural_lse(const struct natural *n, real sink)
+{
+    double x = (double)n->top * ATTN_NATURAL;
+    if (n->z == 0) return (double)sink;
+    if (isfinite(n->top)) x = fmax(-LARGEST, fmin(LARGEST, x));
+    x += log((double)n->z * (double)n->f + (double)n->g);
+    return isfinite(n->top) && isfinite(x) ? fmax(-LARGEST, fmin(LARGEST, x)) : x;
+}
