@@ -49,9 +49,10 @@
  * THE SAME BITS
  *
  * The bits of one query's result depend on its own q, on the keys it sees, on the options and on `isa`. They do not depend on the number of
- * threads, on the batch it sits in, on how the queries are split into calls (with their offsets said), on strides, on which
- * optional outputs are asked for, or on the caller's floating-point mode (a NaN is a NaN, whatever its sign and payload). So a prefill in chunks followed by decoding gives what one
- * long call gives. How: tiles of 128 and chunks of 2048 keys are counted from key_start, sums run in key order, partial sums are joined in order.
+ * threads, on the batch it sits in, on how the queries are split into calls (with their offsets said), on strides, on which optional outputs
+ * are asked for, or on the caller's floating-point mode. (A NaN is a NaN, whatever its sign and payload.) So a prefill in chunks followed by
+ * decoding gives what one long call gives. How: tiles of 128 and chunks of 2048 keys are counted from key_start, sums run in key order, partial
+ * sums are joined in order.
  *
  * THREADS, FORK, SIGNALS
  *
