@@ -89,7 +89,8 @@ static void row_scores(reference *r, const attn_desc *d, const struct entry *e, 
         if (d->bias.data) bias = in_get(&d->bias, b, h, i, j);
         if (d->alibi.data) slope = in_get(&d->alibi, b, h, 0, 0) * fabs((double)apart);
         biased[j] = capped[j] + bias - slope;
-        grow(&r->size_seen[row], fabs(scale) * size + fabs(bias) + fabs(slope));
+        /* an infinite product that a softcap makes finite has no size, but bias and distance still have theirs */
+        grow(&r->size_seen[row], (isfinite(size) ? fabs(scale) * size : 0) + fabs(bias) + fabs(slope));
     }
 }
 

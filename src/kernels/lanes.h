@@ -184,6 +184,6 @@ FN double natural_lse(const struct natural *n, real sink)
     double x = (double)n->top * ATTN_NATURAL;
     if (n->z == 0) return (double)sink;
     if (isfinite(n->top)) x = fmax(-LARGEST, fmin(LARGEST, x));
-    x += log((double)n->z * (double)n->f + (double)n->g);
+    x += log(fma((double)n->z, (double)n->f, (double)n->g)); /* by name: a compiler may contract it or not */
     return isfinite(n->top) && isfinite(x) ? fmax(-LARGEST, fmin(LARGEST, x)) : x;
 }
