@@ -96,6 +96,7 @@ static int span(const int64_t stride[4], const int64_t size[4], const int presen
     }
     for (int a = 0; a < 4; a++) {
         wide reach = present[a] ? (wide)stride[a] * (size[a] - 1) : 0;
+        if (reach > ROOM || reach < -ROOM) return 0; /* before sums and products leave 128 bits */
         *(reach < 0 ? &low : &high) += reach;
     }
     if ((high - low + 1) * (wide)width > ROOM) return 0;

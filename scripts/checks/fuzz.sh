@@ -11,7 +11,7 @@ seconds=$((${ATTN_FUZZ_SECONDS:-60} / $(echo "$targets" | wc -w)))
 fuzz() {
     local target=$1 found=build-fuzz/found/$1 log=build-fuzz/$1.log
     mkdir -p "$found" build-fuzz/crashes
-    if ASAN_OPTIONS=allocator_may_return_null=1 build-fuzz/tests/"$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
+    if ASAN_OPTIONS=allocator_may_return_null=1 build-fuzz/tests/"$target" -seed="${ATTN_SEED:-0}" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
         -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/crashes/$target-" "$found" "tests/corpus/${target#fuzz_}" > "$log" 2>&1; then
         echo "$target: $(sed -n 's/stat::number_of_executed_units: *//p' "$log") inputs in $seconds s"
     else
