@@ -295,7 +295,7 @@ FN int range(const struct attn_block *b, const struct attn_tile *t, int v, struc
 FN void load(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor)
 {
     const int64_t m = b->m;
-    for (int64_t v = 0; v < NV; v++)
+    for (int64_t v = 0; v < VECTORS(b); v++)
         for (int64_t c = 0; c < n; c += LANES) {
             vec x[LANES];
 #pragma GCC unroll 16
@@ -326,11 +326,11 @@ FN void unload(const struct attn_block *b, void *lines, const void *from, int64_
 
 FN void begin(const struct attn_block *b, const struct attn_part *part)
 {
-    for (int v = 0; v < ROWS; v += LANES) {
+    for (int v = 0; v < VECTORS(b) * LANES; v += LANES) {
         v_store((real *)part->top + v, v_set(-(real)INFINITY));
         v_store((real *)part->sum + v, v_set(0));
+        for (int64_t c = 0; c < b->value_dim; c++) v_store((real *)part->o + c * ROWS + v, v_set(0));
     }
-    for (int64_t i = 0; i < b->value_dim * ROWS; i += LANES) v_store((real *)part->o + i, v_set(0));
 }
 
 FN int64_t edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add)
