@@ -25,33 +25,14 @@ static int fails(void)
     return armed && done++ == fail_at;
 }
 
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
+#include "failing.h"
+
 void *__real_aligned_alloc(size_t alignment, size_t size);
 int   __real_posix_memalign(void **to, size_t alignment, size_t size);
 int   __real_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*body)(void *), void *arg);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
 int   __wrap_posix_memalign(void **to, size_t alignment, size_t size);
 int   __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*body)(void *), void *arg);
-
-void *__wrap_malloc(size_t size)
-{
-    return fails() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    return fails() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-    return fails() ? NULL : __real_realloc(old, size);
-}
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
