@@ -56,6 +56,25 @@ int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...) __
 int32_t                    attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error);
 const struct attn_convert *attn_plan_convert(int32_t dtype);
 
+/* task.c */
+/* A task in flight: the block, its rows and where its slot's scratch lies. */
+struct attn_task {
+    const struct attn_plan *plan;
+    char                   *slot;
+    int64_t                 batch, group_head; /* the key head */
+    struct attn_block       block;
+    struct attn_row         rows[ATTN_ROWS_MAX];
+};
+
+const char *attn_task_element(const void *data, const int64_t stride[4], int32_t dtype, int64_t b, int64_t h, int64_t i);
+void    attn_task_put(const struct attn_plan *plan, void *array, int64_t row, double x); /* array[row] = x, in the kernel's arithmetic */
+void    attn_task_locate(struct attn_task *t, int64_t index);                            /* batch, heads and queries only */
+void    attn_task_begin(struct attn_task *t, int64_t index);
+int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked);
+void    attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first);
+int     attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high);
+void    attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip);
+
 /* exec.c: runs a plan with work_bytes bytes at work. */
 void attn_exec(const struct attn_plan *plan, void *work);
 

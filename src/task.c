@@ -1,0 +1,197 @@
+/* task.c: one block of queries: which rows it has, its queries in the kernel's layout, tiles of keys as the kernel wants them, results back.
+ * SPDX-License-Identifier: MIT */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* ---- addresses -------------------------------------------------------------------------------------------------------------------- */
+
+const char *attn_task_element(const void *data, const int64_t stride[4], int32_t dtype, int64_t b, int64_t h, int64_t i)
+{
+    return (const char *)data + (b * stride[0] + h * stride[1] + i * stride[2]) * (int64_t)attn_dtype_bytes(dtype);
+}
+
+static void load(const struct attn_plan *plan, const struct attn_convert *c, void *to, const void *from, int64_t stride, int64_t n)
+{
+    if (plan->kernel->real_bytes == 4)
+        c->load_f32(to, from, stride, n);
+    else
+        c->load_f64(to, from, stride, n);
+}
+
+/* A line of each row to an output, `skip` elements along its last axis. The edit tile serves as the lines: when something is stored it is not in use. */
+void attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip)
+{
+    const int64_t real = t->plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(to->dtype);
+    const char   *lines = t->slot + t->plan->at.edit;
+    for (int64_t r = 0; r < t->block.m; r++) {
+        char *place = (char *)attn_task_element(to->data, to->stride, to->dtype, t->batch, t->rows[r].head, t->rows[r].query) +
+                      skip * to->stride[3] * width;
+        if (real == 4)
+            convert->store_f32(place, to->stride[3], (const float *)(lines + r * ATTN_TILE * real), n);
+        else
+            convert->store_f64(place, to->stride[3], (const double *)(lines + r * ATTN_TILE * real), n);
+    }
+}
+
+/* array[row] = x, in the kernel's arithmetic */
+void attn_task_put(const struct attn_plan *plan, void *array, int64_t row, double x)
+{
+    if (plan->kernel->real_bytes == 4)
+        ((float *)array)[row] = (float)x;
+    else
+        ((double *)array)[row] = x;
+}
+
+static double get(const attn_in *t, int64_t offset)
+{
+    return t->dtype == ATTN_F64 ? ((const double *)t->data)[offset] : (double)((const float *)t->data)[offset];
+}
+
+/* ---- a block ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Queries into [dim][rows], times the scale, rounded once. The edit tile serves as a buffer here too. */
+static void load_queries(const struct attn_task *t)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_in          *q = &plan->d.q;
+    const int64_t           real = plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(q->dtype);
+    const double            size = fabs(plan->factor);
+    const int odd = real == 4 && size != 0 && (size > 0x1p60 || size < 0x1p-60); /* no float to multiply with: done here, in double */
+    for (int64_t at = 0; at < plan->d.dim; at += ATTN_TILE) {
+        int64_t     some = plan->d.dim - at < ATTN_TILE ? plan->d.dim - at : ATTN_TILE;
+        const void *lines[ATTN_ROWS_MAX];
+        for (int64_t r = 0; r < t->block.m; r++) {
+            char *line = t->slot + plan->at.edit + r * ATTN_TILE * real;
+            lines[r] =
+                attn_task_element(q->data, q->stride, q->dtype, t->batch, t->rows[r].head, t->rows[r].query) + at * q->stride[3] * width;
+            if (width == real && q->stride[3] == 1 && some % 16 == 0 && !odd) continue;
+            memset(line, 0, (size_t)(ATTN_TILE * real));
+            load(plan, plan->in, line, lines[r], q->stride[3], some);
+            lines[r] = line;
+            for (int64_t c = 0; odd && c < some; c++) {
+                double x = (double)((float *)line)[c], y = x * plan->factor;
+                ((float *)line)[c] = (float)(isfinite(x) ? fmax(-FLT_MAX, fmin(FLT_MAX, y)) : y);
+            }
+        }
+        plan->kernel->load(&t->block, t->slot + plan->at.q, at, some, lines, odd ? 1 : plan->factor);
+    }
+}
+
+/* Which queries task number `index` has. */
+void attn_task_locate(struct attn_task *t, int64_t index)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    int64_t                 qb = index % plan->query_blocks, hb = index / plan->query_blocks % plan->head_blocks,
+            bg = index / plan->query_blocks / plan->head_blocks;
+    int64_t group = d->heads / d->kv_heads, h0 = hb * plan->block_heads, i0 = qb * plan->block_queries;
+    int64_t heads = group - h0 < plan->block_heads ? group - h0 : plan->block_heads;
+    int64_t queries = d->queries - i0 < plan->block_queries ? d->queries - i0 : plan->block_queries;
+    t->batch = bg / d->kv_heads;
+    t->group_head = bg % d->kv_heads;
+    t->block.m = heads * queries;
+    for (int64_t r = 0; r < t->block.m; r++) {
+        t->rows[r].head = t->group_head * group + h0 + r / queries;
+        t->rows[r].query = i0 + r % queries;
+    }
+}
+
+/* The next task's queries are on their way while this one computes: short sequences would wait for them. */
+static void prefetch_queries(const struct attn_plan *plan, int64_t index)
+{
+    const attn_in   *q = &plan->d.q;
+    struct attn_task t;
+    if (index >= plan->tasks || q->stride[3] != 1) return;
+    t.plan = plan;
+    attn_task_locate(&t, index);
+    for (int64_t r = 0; r < t.block.m; r++) {
+        const char *row = attn_task_element(q->data, q->stride, q->dtype, t.batch, t.rows[r].head, t.rows[r].query);
+        for (int64_t at = 0; at < plan->d.dim * (int64_t)attn_dtype_bytes(q->dtype); at += 64) __builtin_prefetch(row + at);
+    }
+}
+
+/* Task number `index`: its queries, and what belongs to each row. */
+void attn_task_begin(struct attn_task *t, int64_t index)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    attn_task_locate(t, index);
+    struct attn_block *b = &t->block;
+    *b = (struct attn_block){.m = b->m, .dim = d->dim, .value_dim = d->value_dim, .cap = d->softcap * ATTN_DOMAIN};
+    b->q = t->slot + plan->at.q;
+    b->s = t->slot + plan->at.s;
+    b->near = t->slot + plan->at.near;
+    b->shift = t->slot + plan->at.shift;
+    b->slope = d->alibi.data ? t->slot + plan->at.slope : 0;
+    memset(t->slot + plan->at.slope, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
+    memset(t->slot + plan->at.near, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
+    memset(t->slot + plan->at.shift, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
+    for (int64_t r = 0; r < plan->kernel->rows; r++) attn_task_put(plan, t->slot + plan->at.sink, r, -INFINITY);
+    for (int64_t r = 0; r < b->m; r++) {
+        struct attn_row *row = &t->rows[r];
+        attn_mask_row(d, t->batch, row);
+        if (d->alibi.data)
+            attn_task_put(plan, t->slot + plan->at.slope, r,
+                          get(&d->alibi, t->batch * d->alibi.stride[0] + row->head * d->alibi.stride[1]) * ATTN_DOMAIN);
+        if (d->sink.data && row->query < attn_query_count(d, t->batch))
+            attn_task_put(plan, t->slot + plan->at.sink, r, get(&d->sink, row->head * d->sink.stride[1]));
+    }
+    load_queries(t);
+    prefetch_queries(plan, index + 1);
+}
+
+/* Keys j .. j + n - 1 of the tensor as the kernel wants them: in place where the layout allows, else copied. */
+static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t dim, int64_t j, int64_t n, size_t scratch, int64_t *step)
+{
+    const struct attn_plan *plan = t->plan;
+    const size_t            width = attn_dtype_bytes(x->dtype);
+    *step = dim;
+    const char *from = attn_task_element(x->data, x->stride, x->dtype, t->batch, t->group_head, j);
+    if ((int64_t)width == plan->kernel->real_bytes && (x->stride[3] == 1 || dim == 1)) {
+        *step = x->stride[2];
+        return from;
+    }
+    char *to = t->slot + scratch;
+    for (int64_t i = 0; i < n; i++)
+        load(plan, plan->in, to + i * dim * plan->kernel->real_bytes, from + i * x->stride[2] * (int64_t)width, x->stride[3], dim);
+    return to;
+}
+
+/* Keys first .. first + n - 1, counted from key_start. Returns what mask.c says of them. */
+int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_desc        *d = &plan->d;
+    int32_t                 sees = masked ? attn_mask_tile(plan, t->slot, t->batch, t->rows, t->block.m, first, n) : ATTN_SEES_ALL;
+    if (sees == ATTN_SEES_NONE) return sees;
+    *tile = (struct attn_tile){.keys = n};
+    if (sees & ATTN_SEES_RANGE) tile->low = t->slot + plan->at.low, tile->high = t->slot + plan->at.high;
+    if (sees & ATTN_SEES_EDIT) tile->edit = t->slot + plan->at.edit;
+    tile->k = rows_of(t, &d->k, d->dim, attn_key_start(d, t->batch) + first, n, plan->at.k, &tile->k_step);
+    if (d->alibi.data)
+        for (int64_t r = 0; r < t->block.m; r++) attn_task_put(plan, t->slot + plan->at.near, r, (double)(t->rows[r].position - first));
+    return sees;
+}
+
+/* The values of the tile's keys. */
+void attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first)
+{
+    const attn_desc *d = &t->plan->d;
+    tile->v = rows_of(t, &d->v, d->value_dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.v, &tile->v_step);
+}
+
+/* The keys that any row sees by position: from *low, to *high; 0 if there are none. */
+int attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high)
+{
+    *low = INT64_MAX;
+    *high = 0;
+    for (int64_t r = 0; r < t->block.m; r++)
+        if (t->rows[r].low < t->rows[r].high) {
+            *low = t->rows[r].low < *low ? t->rows[r].low : *low;
+            *high = t->rows[r].high > *high ? t->rows[r].high : *high;
+        }
+    return *low < *high;
+}
