@@ -23,7 +23,7 @@ def pytest_configure(config):
 
 def pytest_report_header():
     attn = testdata.attn
-    return ["libattn %s, %s, isa %s" % (attn.version, attn._lib._name, " ".join(testdata.ISAS)),
+    return ["libattn %s, %s, isa %s" % (attn.version, attn._library.lib._name, " ".join(testdata.ISAS)),
             "test data: %s" % (testdata.DATA or "none (ATTN_TEST_DATA); what needs it is skipped"),
             "seed: %d (ATTN_SEED), examples x %g (ATTN_EXAMPLES)" % (testdata.SEED, testdata.EXAMPLES)]
 

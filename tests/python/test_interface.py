@@ -53,8 +53,9 @@ def test_the_descriptors_are_the_headers(tmp_path):
     """Offsets and sizes that a C compiler sees, field by field."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "no C compiler"
-    structs = {"attn_in": attn._View, "attn_out": attn._View, "attn_error": attn._Error, "attn_desc": attn._Desc,
-               "attn_merge_desc": attn._MergeDesc}
+    library = attn._library
+    structs = {"attn_in": library.View, "attn_out": library.View, "attn_error": library.Error, "attn_desc": library.Desc,
+               "attn_merge_desc": library.MergeDesc}
     lines = ['printf("%s.%s %%zu\\n", offsetof(%s, %s));' % (s, f, s, f) for s, c in structs.items() for f, _ in c._fields_]
     lines += ['printf("%s %%zu\\n", sizeof(%s));' % (s, s) for s in structs]
     source = tmp_path / "offsets.c"
@@ -293,12 +294,12 @@ def test_integer_dtypes_of_every_operand():
 
 def test_pools_are_kept():
     before = attn.attention(Q, K, V, threads=3).tobytes()
-    made = dict(attn._pools)
-    assert attn.attention(Q, K, V, threads=3).tobytes() == before and attn._pools == made
+    made = dict(attn._describe.pools)
+    assert attn.attention(Q, K, V, threads=3).tobytes() == before and attn._describe.pools == made
     assert (os.getpid(), 3) in made
     attn.attention(Q, K, V, threads=1)
     attn.attention(Q, K, V)
-    assert attn._pools == made
+    assert attn._describe.pools == made
 
 
 def test_fork():
@@ -309,7 +310,7 @@ def test_fork():
     child = os.fork()
     if child == 0:
         same = attn.attention(q, k, v, threads=2).tobytes() == want
-        os._exit(0 if same and (os.getpid(), 2) in attn._pools else 1)
+        os._exit(0 if same and (os.getpid(), 2) in attn._describe.pools else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert attn.attention(q, k, v, threads=2).tobytes() == want
 

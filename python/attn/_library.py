@@ -1,0 +1,75 @@
+"""_library.py: finds and loads the shared library; its structs and functions as ctypes sees them.
+SPDX-License-Identifier: MIT
+"""
+import ctypes
+import os
+
+_ERRORS = {4: MemoryError, 6: RuntimeError}  # every other code is the caller's: ValueError
+
+
+class View(ctypes.Structure):  # attn_in and attn_out
+    _fields_ = [("data", ctypes.c_void_p), ("stride", ctypes.c_int64 * 4), ("bytes", ctypes.c_size_t),
+                ("dtype", ctypes.c_int32), ("reserved", ctypes.c_int32)]
+
+
+class Error(ctypes.Structure):  # attn_error
+    _fields_ = [("status", ctypes.c_int32), ("message", ctypes.c_char * 252)]
+
+
+class Desc(ctypes.Structure):  # attn_desc
+    _fields_ = ([("size", ctypes.c_size_t)]
+                + [(n, ctypes.c_int64) for n in ("batch", "heads", "kv_heads", "queries", "keys", "dim", "value_dim")]
+                + [(n, View) for n in ("q", "k", "v", "out")]
+                + [(n, ctypes.c_int32) for n in ("align", "causal", "window", "scale_given")]
+                + [(n, ctypes.c_int64) for n in ("window_left", "window_right")]
+                + [(n, ctypes.c_void_p) for n in ("query_offset", "query_count", "key_count", "key_start")]
+                + [(n, View) for n in ("allow", "bias", "alibi", "sink")]
+                + [(n, ctypes.c_double) for n in ("scale", "softcap")]
+                + [(n, View) for n in ("lse", "weights")]
+                + [("weights_stage", ctypes.c_int32), ("reserved", ctypes.c_int32), ("isa", ctypes.c_char_p),
+                   ("executor", ctypes.c_void_p), ("work", ctypes.c_void_p), ("work_bytes", ctypes.c_size_t)])
+
+
+class MergeDesc(ctypes.Structure):  # attn_merge_desc
+    _fields_ = [("size", ctypes.c_size_t), ("batch", ctypes.c_int64), ("heads", ctypes.c_int64), ("queries", ctypes.c_int64),
+                ("value_dim", ctypes.c_int64), ("parts", ctypes.c_int64), ("part_out", ctypes.POINTER(View)),
+                ("part_lse", ctypes.POINTER(View)), ("out", View), ("lse", View)]
+
+
+def load():
+    """The library, its functions declared. A library that ATTN_LIBRARY names but that does not load is an error, not passed over."""
+    named = os.environ.get("ATTN_LIBRARY")
+    built = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "build", "libattn.so")
+    try:
+        lib = ctypes.CDLL(named or (built if os.path.exists(built) else "libattn.so.0"))
+    except OSError as fault:
+        raise ImportError("libattn was not found: run make, or set ATTN_LIBRARY to its path (%s)" % fault) from None
+    error = ctypes.POINTER(Error)
+    for name, result, *args in (
+            ("attn_run", ctypes.c_int32, ctypes.POINTER(Desc), error),
+            ("attn_work_bytes", ctypes.c_int32, ctypes.POINTER(Desc), ctypes.POINTER(ctypes.c_size_t), error),
+            ("attn_merge", ctypes.c_int32, ctypes.POINTER(MergeDesc), error),
+            ("attn_alibi_slopes", ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, error),
+            ("attn_pool_new", ctypes.c_void_p, ctypes.c_int32, error),
+            ("attn_pool_free", None, ctypes.c_void_p),
+            ("attn_pool_executor", ctypes.c_void_p, ctypes.c_void_p),
+            ("attn_isa_name", ctypes.c_char_p, ctypes.c_int32),
+            ("attn_isa_usable", ctypes.c_int32, ctypes.c_int32),
+            ("attn_version_text", ctypes.c_char_p)):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, args
+    return lib
+
+
+lib = load()
+
+
+def raise_error(error):
+    raise _ERRORS.get(error.status, ValueError)(error.message.decode())
+
+
+def call(function, *args):
+    """Calls a function of the library that ends with an attn_error; a failure is raised with the library's sentence."""
+    error = Error()
+    if function(*args, ctypes.byref(error)):
+        raise_error(error)
