@@ -4,7 +4,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
 
-.PHONY: all help demo test bench bench-peers format install clean setup setup-test check
+.PHONY: all help demo test test-frameworks bench bench-peers format install clean setup setup-test check
 
 all: setup
 	@mkdir -p $(BUILD)
@@ -14,7 +14,8 @@ all: setup
 help:
 	@echo "make            set up if needed, build into $(BUILD)/"
 	@echo "make demo       a real trained attention layer at work"
-	@echo "make test       every test and check; make check-NAME runs one, scripts/check.sh list names them"
+	@echo "make test       every test and check but test-frameworks; make check-NAME runs one, scripts/check.sh list names them"
+	@echo "make test-frameworks  the Python package inside PyTorch and others, which it installs into .venv-frameworks/"
 	@echo "make bench      how fast it is here, beside the machine's limit and others; BENCH=\"--only ... --json ...\" passes options"
 	@echo "make bench-peers  the same beside PyTorch, ONNX Runtime, OpenVINO and JAX, which it installs into .venv-bench/"
 	@echo "make format     formats the C sources"
@@ -32,6 +33,9 @@ demo: all
 
 test: setup-test
 	@scripts/check.sh all
+
+test-frameworks: setup-test
+	@scripts/check.sh frameworks
 
 check: test
 

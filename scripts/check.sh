@@ -2,7 +2,7 @@
 # check.sh: runs the promises of this project by name.
 # SPDX-License-Identifier: MIT
 #
-# usage: check.sh list | all | NAME ...
+# usage: check.sh list | all [NAME ...] | NAME ...
 #
 # A check is scripts/checks/NAME.sh; its second line says what it proves. Logs lie in build/checks/. The last line sums every test of every
 # suite: "N passed, N failed". Environment:
@@ -12,6 +12,8 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
+# What installs hundreds of megabytes is asked for by name.
+asked='frameworks'
 # Cheap ones first: a fault should show early.
 order='style format direction gcc symbols headers ctest examples python plain install man bench clang aarch64 oldx86 asan tsan fuzz'
 
@@ -60,12 +62,18 @@ run() {
 
 [ $# -gt 0 ] || { sed -n '5p' "$0" | sed 's/^# //' >&2; exit 2; }
 if [ "$1" = list ]; then
-    for name in $order; do printf '%-10s %s\n' "$name" "$(sentence "$name")"; done
+    for name in $order $asked; do printf '%-10s %s\n' "$name" "$(sentence "$name")"; done
     exit 0
 fi
-[ "$1" = all ] && set -- $order
+if [ "$1" = all ]; then
+    shift
+    for name in $asked; do
+        [[ " $* " == *" $name "* ]] || echo "left out: $name, $(sentence "$name"): make test-$name"
+    done
+    set -- $order "$@"
+fi
 for name; do
-    [ -f "scripts/checks/$name.sh" ] || { echo "check: no check is named $name; there are: $order" >&2; exit 2; }
+    [ -f "scripts/checks/$name.sh" ] || { echo "check: no check is named $name; there are: $order $asked" >&2; exit 2; }
 done
 mkdir -p build/checks
 echo "test data: ${ATTN_TEST_DATA:-none but what the project carries}"

@@ -48,6 +48,20 @@ run_ctest() {
     return $rc
 }
 
+# run_pytest VENV NAME FOLDER: runs and counts the tests of a folder; their output stays in build/checks/NAME.out.
+run_pytest() {
+    local rc=0 out=build/checks/$2.out
+    OPENBLAS_NUM_THREADS=1 "$1/bin/python" -m pytest -q -ra -p no:cacheprovider "$3" 2>&1 | tee "$out" || rc=$?
+    tail -n 1 "$out" | awk '{
+        for (i = 2; i <= NF; i++) {
+            if ($i ~ /^passed/) p = $(i - 1)
+            if ($i ~ /^(failed|error)/) f += $(i - 1)
+            if ($i ~ /^(skipped|xfailed)/) s += $(i - 1)
+        }
+        print "count: " p + 0, f + 0, s + 0 }'
+    return $rc
+}
+
 # A folder that goes away with the check.
 scratch() {
     work=$(mktemp -d)
