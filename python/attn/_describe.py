@@ -4,15 +4,24 @@ SPDX-License-Identifier: MIT
 import ctypes
 import operator
 import os
+import struct
 
 import numpy as np
 
+from . import _arrays
+from ._arrays import FLOATS, NAMES, Operand, operand
 from ._library import Desc, Error, View, lib, raise_error
 
-DTYPES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4, "bool": 5}
-FLOATS = ("float32", "float64", "float16", "bfloat16")
-_ALIGNS = {None: 0, "top_left": 1, "bottom_right": 2}
+_ALIGNS = {None: 0, "top_left": 1, "bottom_right": 2, "top-left": 1, "bottom-right": 2}
 _AXES = "(batch, heads, queries, keys)"
+_FLOAT_NAMES = "float32, float64, float16 or bfloat16"
+_SMALL = 1 << 19  # multiply-adds below which waking a thread costs more than it does; the bits are the same either way
+
+# Assigning to a ctypes structure inside another costs a microsecond a piece; packing its bytes costs a fifth.
+_SIZES = struct.Struct("@N7q")
+_VIEW = struct.Struct("@P4qNii")
+_AT = {name: getattr(Desc, name).offset for name, kind in Desc._fields_ if kind is View}
+assert _VIEW.size == ctypes.sizeof(View)
 
 
 def integer(name, value, bits=64):
@@ -24,34 +33,141 @@ def integer(name, value, bits=64):
 
 
 def floats(name, value):
-    array = np.asarray(value)
-    if array.dtype.name not in FLOATS:
-        raise ValueError("%s has dtype %s; it must be float32, float64, float16 or bfloat16" % (name, array.dtype.name))
-    return array
+    x = operand(name, value)
+    if x.dtype not in FLOATS:
+        raise ValueError("%s has dtype %s; it must be %s" % (name, x.name or NAMES[x.dtype], _FLOAT_NAMES))
+    return x
 
 
-def _in_place(array):
-    return array.dtype.isnative and array.flags.aligned and not any(
-        step % array.itemsize for step, n in zip(array.strides, array.shape) if n > 1)
+def put(d, name, x, missing=0):
+    """The operand as the descriptor's field; its axes are the field's last ones but for the `missing` ones after them."""
+    stride = (0,) * (4 - len(x.stride) - missing) + x.stride + (0,) * missing
+    _VIEW.pack_into(d, _AT[name], x.data, *stride, 0, x.dtype, 0)
 
 
-def _view(array, keep):
-    """An attn_in or attn_out over the array, whose axes are the descriptor's last ones."""
-    keep.append(array)
-    stride = [step // array.itemsize if n > 1 else 0 for step, n in zip(array.strides, array.shape)]  # one element: no step
-    stride = (ctypes.c_int64 * 4)(*[0] * (4 - array.ndim), *stride)
-    return View(array.__array_interface__["data"][0], stride, 0, DTYPES[array.dtype.name], 0)
+def view(x, missing=0):
+    """The operand as an attn_in or attn_out of its own."""
+    return View.from_buffer_copy(_VIEW.pack(x.data, *(0,) * (4 - len(x.stride) - missing), *x.stride, *(0,) * missing, 0, x.dtype, 0))
 
 
-def input_view(array, keep):
-    return _view(array if _in_place(array) else array.astype(array.dtype.newbyteorder("="), order="C"), keep)
+def result(name, given, shape, code, kind, like, missing=0):
+    """An output, made when None, else the caller's, written in place: (array, operand)."""
+    if given is None:
+        return _arrays.empty(kind, shape, code, like)
+    if not isinstance(given, np.ndarray) and not hasattr(given, "__dlpack_device__"):
+        raise ValueError("%s is a %s; it must be an array that can be written in place" % (name, type(given).__name__))
+    x = operand(name, given)
+    if x.shape != shape:
+        raise ValueError("%s has shape %s; the result has shape %s" % (name, x.shape, shape))
+    writable = given.flags.writeable and _arrays.in_place(given) if isinstance(given, np.ndarray) else _arrays.library(given) == "torch"
+    if x.dtype not in FLOATS or not writable:
+        raise ValueError("%s must be a writeable, aligned array of floats in native byte order" % name)
+    return given, x
 
 
-def _broadcast(name, array, shape, keep):
+# ---- threads --------------------------------------------------------------------------------------------------------------------------
+
+pools = {}
+_default_threads = None
+
+
+def default_threads():
+    """ATTN_NUM_THREADS, else the CPUs that this process may use; read once."""
+    global _default_threads
+    if _default_threads is None:
+        said = os.environ.get("ATTN_NUM_THREADS")
+        if said:
+            if not said.isdigit() or not 1 <= int(said) <= 1024:
+                raise ValueError("ATTN_NUM_THREADS is %r, and must be a number from 1 to 1024" % said)
+            _default_threads = int(said)
+        else:
+            count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            _default_threads = min(count, 1024)
+    return _default_threads
+
+
+def executor(threads, work=None):
+    """The executor of a pool that is made once per process and number; None for the calling thread alone. No lock: one that another
+    thread held during fork() would never open in the child. A loser of a race frees its pool."""
+    if threads is None:
+        threads = 1 if work is not None and work < _SMALL else default_threads()
+    else:
+        threads = integer("threads", threads, 32)
+    if threads == 1:
+        return None
+    key = (os.getpid(), threads)  # a forked child's pools have no threads: it makes its own
+    pool = pools.get(key)
+    if pool is None:
+        error = Error()
+        made = lib.attn_pool_new(threads, ctypes.byref(error))
+        if not made:
+            raise_error(error)
+        pool = pools.setdefault(key, (made, lib.attn_pool_executor(made)))
+        if pool[0] != made:
+            lib.attn_pool_free(made)
+    return pool[1]
+
+
+# ---- the parts of a descriptor --------------------------------------------------------------------------------------------------------
+
+
+def _sizes(d, q, k, v):
+    sq, sk, sv = q.shape, k.shape, v.shape
+    rank = len(sq)
+    if not 2 <= rank <= 4 or len(sk) != rank or len(sv) != rank:
+        raise ValueError("q, k and v have ranks %d, %d and %d; they must be alike, 2 to 4" % (len(sq), len(sk), len(sv)))
+    if rank < 4:
+        sq, sk, sv = ((1,) * (4 - rank) + s for s in (sq, sk, sv))
+    if sk[:3] != sv[:3]:
+        axis, name = next((a, n) for a, n in enumerate(("batch", "head", "position")) if sk[a] != sv[a])
+        raise ValueError("k and v differ in their %s axis: %d and %d" % (name, sk[axis], sv[axis]))
+    if sq[0] != sk[0] or sq[3] != sk[3]:
+        raise ValueError("q has batch %d and %d channels, k has %d and %d; they must be equal" % (sq[0], sq[3], sk[0], sk[3]))
+    _SIZES.pack_into(d, 0, _SIZE, sq[0], sq[1], sk[1], sq[2], sk[2], sq[3], sv[3])
+    put(d, "q", q)
+    put(d, "k", k)
+    put(d, "v", v)
+    return (sq[0], sq[1], sq[2], sk[2])
+
+
+_SIZE = ctypes.sizeof(Desc)
+
+
+def _broadcast(d, name, x, shape):
     """A mask or bias; axes of one element, and those it lacks, get stride 0."""
-    if array.ndim > 4 or any(n not in (1, full) for n, full in zip(array.shape[::-1], shape[::-1])):
-        raise ValueError("%s has shape %s, which does not broadcast to %s = %s" % (name, array.shape, _AXES, shape))
-    return input_view(array, keep)
+    if len(x.shape) > 4 or any(n not in (1, full) for n, full in zip(x.shape[::-1], shape[::-1])):
+        raise ValueError("%s has shape %s, which does not broadcast to %s = %s" % (name, x.shape, _AXES, shape))
+    put(d, name, x)
+
+
+def _allow(d, value, shape, keep):
+    x = operand("allow", value)
+    if x.dtype != 5:
+        raise ValueError("allow has dtype %s; it must be bool (True = may be seen), and a float mask is a bias"
+                         % (x.name or NAMES[x.dtype]))
+    _broadcast(d, "allow", x, shape)
+    keep.append(x)
+
+
+def _bias(d, value, shape, real, keep):
+    typed = isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__dlpack_device__")
+    x = operand("bias", value if typed else np.asarray(value, real))  # Python numbers have no type of their own
+    if x.dtype not in FLOATS:
+        raise ValueError("bias has dtype %s; it must be a float type, and a bool mask is allow" % (x.name or NAMES[x.dtype]))
+    _broadcast(d, "bias", x, shape)
+    keep.append(x)
+
+
+def _per_head(d, name, value, shapes, real, keep):
+    """Slopes or sinks: few numbers, so they are converted; axes (batch, head)."""
+    array = np.asarray(value)
+    if array.dtype.name != "bfloat16" and array.dtype.kind not in "fiu":
+        raise ValueError("%s has dtype %s; it must hold numbers" % (name, array.dtype.name))
+    if array.shape not in shapes:
+        raise ValueError("%s has shape %s; it must be %s" % (name, array.shape, " or ".join(map(str, shapes))))
+    x = operand(name, array.astype(real, order="C"))
+    put(d, name, x, missing=2)
+    keep.append(x)
 
 
 def _per_batch(name, value, batch, keep):
@@ -65,124 +181,71 @@ def _per_batch(name, value, batch, keep):
     return array.__array_interface__["data"][0]
 
 
-def _per_head(name, value, shapes, real, keep):
-    """Slopes or sinks: few numbers, so they are converted; axes (batch, head)."""
-    array = np.asarray(value)
-    if array.dtype.name != "bfloat16" and array.dtype.kind not in "fiu":
-        raise ValueError("%s has dtype %s; it must hold numbers" % (name, array.dtype.name))
-    if array.shape not in shapes:
-        raise ValueError("%s has shape %s; it must be %s" % (name, array.shape, " or ".join(map(str, shapes))))
-    return _view(array.astype(real, order="C")[..., None, None], keep)
+def _window(d, window):
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise ValueError("window is %r; it must be a pair (left, right)" % (window,))
+    left, right = (-1 if side is None else integer("window", side) for side in window)
+    if (left, right) != (-1, -1):  # no bound on either side is no window
+        d.window, d.window_left, d.window_right = 1, left, right
 
 
-def result(name, array, shape, dtype, keep):
-    """An output and its view: made when None, else the caller's, written in place."""
-    if array is None:
-        array = np.empty(shape, dtype)
-    if not isinstance(array, np.ndarray) or array.shape != shape:
-        raise ValueError("%s has shape %s; the result has shape %s" % (name, getattr(array, "shape", None), shape))
-    if array.dtype.name not in FLOATS or not _in_place(array) or not array.flags.writeable:
-        raise ValueError("%s must be a writeable, aligned array of floats in native byte order" % name)
-    return array, _view(array[..., None] if name == "lse" else array, keep)  # lse has no channels
-
-
-pools = {}
-
-
-def executor(threads):
-    """The executor of a pool that is made once per process and number; None for the calling thread alone. No lock: one that another
-    thread held during fork() would never open in the child. A loser of a race frees its pool."""
-    threads = 1 if threads is None else integer("threads", threads, 32)
-    if threads == 1:
-        return None
-    key = (os.getpid(), threads)  # a forked child's pools have no threads: it makes its own
-    pool = pools.get(key)
-    if pool is None:
-        error = Error()
-        made = lib.attn_pool_new(threads, ctypes.byref(error))
-        if not made:
-            raise_error(error)
-        pool = pools.setdefault(key, made)
-        if pool != made:
-            lib.attn_pool_free(made)
-    return lib.attn_pool_executor(pool)
-
-
-def sizes(q, k, v, keep):
-    """The descriptor with sizes and inputs, and the inputs as arrays."""
-    q, k, v = floats("q", q), floats("k", k), floats("v", v)
-    if q.ndim not in (2, 3, 4) or k.ndim != q.ndim or v.ndim != q.ndim:
-        raise ValueError("q, k and v have ranks %d, %d and %d; they must be alike, 2 to 4" % (q.ndim, k.ndim, v.ndim))
-    full_q, full_k, full_v = ((1,) * (4 - a.ndim) + a.shape for a in (q, k, v))
-    for axis, name in ((0, "batch"), (1, "head"), (2, "position")):
-        if full_k[axis] != full_v[axis]:
-            raise ValueError("k and v differ in their %s axis: %d and %d" % (name, full_k[axis], full_v[axis]))
-    if full_q[0] != full_k[0] or full_q[3] != full_k[3]:
-        raise ValueError("q has batch %d and %d channels, k has %d and %d; they must be equal"
-                         % (full_q[0], full_q[3], full_k[0], full_k[3]))
-    d = Desc(size=ctypes.sizeof(Desc), batch=full_q[0], heads=full_q[1], kv_heads=full_k[1],
-              queries=full_q[2], keys=full_k[2], dim=full_q[3], value_dim=full_v[3])
-    d.q, d.k, d.v = input_view(q, keep), input_view(k, keep), input_view(v, keep)
-    return d, q, k, v
-
-
-def masks(d, bias, allow, alibi, sink, real, keep):
-    shape = (d.batch, d.heads, d.queries, d.keys)
-    if allow is not None:
-        allow = np.asarray(allow)
-        if allow.dtype != np.bool_:
-            raise ValueError("allow has dtype %s; it must be bool (True = may be seen), and a float mask is a bias" % allow.dtype.name)
-        d.allow = _broadcast("allow", allow, shape, keep)
-    if bias is not None:
-        array = np.asarray(bias)
-        if array.dtype.name not in FLOATS:
-            raise ValueError("bias has dtype %s; it must be a float type, and a bool mask is allow" % array.dtype.name)
-        if not isinstance(bias, (np.ndarray, np.generic)):
-            array = array.astype(real)  # Python numbers have no type of their own
-        d.bias = _broadcast("bias", array, shape, keep)
-    if alibi is not None:
-        d.alibi = _per_head("alibi", alibi, ((d.heads,), (d.batch, d.heads)), real, keep)
-    if sink is not None:
-        d.sink = _per_head("sink", sink, ((d.heads,),), real, keep)
-
-
-def positions(d, causal, align, window, per_batch, keep):
-    if causal not in (True, False):
-        raise ValueError("causal is %r; it must be True or False" % (causal,))
-    d.causal = bool(causal)
-    name = align.replace("-", "_") if isinstance(align, str) else align
-    if name not in _ALIGNS:
-        raise ValueError("align is %r; it must be 'top_left', 'bottom_right' or None" % (align,))
-    d.align = _ALIGNS[name]
-    if window is not None:
-        if not isinstance(window, (tuple, list)) or len(window) != 2:
-            raise ValueError("window is %r; it must be a pair (left, right)" % (window,))
-        left, right = (-1 if side is None else integer("window", side) for side in window)
-        if (left, right) != (-1, -1):  # no bound on either side is no window
-            d.window, d.window_left, d.window_right = 1, left, right
-    for field, value in per_batch.items():
-        if value is not None:
-            setattr(d, field, _per_batch(field, value, d.batch, keep))
+# ---- a whole call ---------------------------------------------------------------------------------------------------------------------
 
 
 class Call:
-    """A described call: the descriptor, what its pointers point to (keep), the inputs as arrays, the type of lse, slopes and sinks (real)."""
-    __slots__ = ("desc", "keep", "q", "k", "v", "real")
+    """A described call: the descriptor `desc`; `keep`, what its pointers point to; q, k and v as operands; `shape`, (batch, heads,
+    queries, keys); `real` and `code`, the type of lse, slopes and sinks for NumPy and for the library; `kind`, whose arrays come back."""
+    __slots__ = ("desc", "keep", "q", "k", "v", "shape", "real", "code", "kind")
+
+    def result(self, name, shape, code=None, given=None, missing=0):
+        """A result of the descriptor: made, or given by the caller; filled by the run."""
+        array, x = result(name, given, shape, code or self.code, self.kind, self.q)
+        put(self.desc, name, x, missing)
+        return array
 
 
 def describe(q, k, v, *, bias=None, allow=None, causal=False, align=None, window=None, query_offset=None, query_count=None, key_count=None,
              key_start=None, scale=None, softcap=0.0, alibi=None, sink=None, isa=None, threads=None):
     """Everything of attention()'s arguments but its results."""
     c = Call()
+    c.desc = d = Desc()
     c.keep = keep = []
-    c.desc, c.q, c.k, c.v = d, q, k, v = sizes(q, k, v, keep)
-    c.real = np.float64 if q.dtype.name == "float64" else np.float32
-    masks(d, bias, allow, alibi, sink, c.real, keep)
-    positions(d, causal, align, window, {"query_offset": query_offset, "query_count": query_count,
-                                         "key_count": key_count, "key_start": key_start}, keep)
+    c.kind = _arrays.library(q)
+    c.q, c.k, c.v = floats("q", q), floats("k", k), floats("v", v)
+    c.shape = shape = _sizes(d, c.q, c.k, c.v)
+    c.real, c.code = (np.float64, 2) if c.q.dtype == 2 else (np.float32, 1)
+    if allow is not None:
+        _allow(d, allow, shape, keep)
+    if bias is not None:
+        _bias(d, bias, shape, c.real, keep)
+    if alibi is not None:
+        _per_head(d, "alibi", alibi, (shape[1:2], shape[:2]), c.real, keep)
+    if sink is not None:
+        _per_head(d, "sink", sink, (shape[1:2],), c.real, keep)
+    if causal is not False:
+        if causal not in (True, False):
+            raise ValueError("causal is %r; it must be True or False" % (causal,))
+        d.causal = bool(causal)
+    if align is not None:
+        if align not in _ALIGNS:
+            raise ValueError("align is %r; it must be 'top_left', 'bottom_right' or None" % (align,))
+        d.align = _ALIGNS[align]
+    if window is not None:
+        _window(d, window)
+    if query_offset is not None:
+        d.query_offset = _per_batch("query_offset", query_offset, shape[0], keep)
+    if query_count is not None:
+        d.query_count = _per_batch("query_count", query_count, shape[0], keep)
+    if key_count is not None:
+        d.key_count = _per_batch("key_count", key_count, shape[0], keep)
+    if key_start is not None:
+        d.key_start = _per_batch("key_start", key_start, shape[0], keep)
     if scale is not None:
         d.scale_given, d.scale = 1, scale
-    d.softcap = softcap
-    d.isa = None if isa is None else str(isa).encode()
-    d.executor = executor(threads)
+    if softcap:
+        d.softcap = softcap
+    if isa is not None:
+        d.isa = str(isa).encode()
+    batch, heads, queries, keys = shape
+    d.executor = executor(threads, batch * heads * queries * keys * (c.q.shape[-1] + c.v.shape[-1]))
     return c
