@@ -33,7 +33,16 @@ enum {
 
 /* ---- options (options.c) ---------------------------------------------------------------------------------------------------------- */
 
-enum { CLI_RUN = 1, CLI_LAYER = 2, CLI_COMPARE = 4, CLI_COST = 8, CLI_INFO = 16, CLI_DEMO = 32 }; /* subcommands, as bits */
+enum {
+    CLI_RUN = 1,
+    CLI_LAYER = 2,
+    CLI_COMPARE = 4,
+    CLI_COST = 8,
+    CLI_INFO = 16,
+    CLI_DEMO = 32,
+    CLI_MASK = 256,
+    CLI_SHOW = 512
+}; /* subcommands, as bits */
 
 typedef struct cli_count {
     int64_t value;
@@ -66,18 +75,22 @@ typedef struct cli_options {
     int           operands;
     int           help, json, quiet, causal;
     int           align, stage, dtype, out_dtype; /* index in the option's list of words, counted from 1 */
-    cli_count     heads, kv_heads, dim, value_dim, batch, threads, layer, head;
+    int           from, to, colour, log;          /* from, to, colour: the same */
+    cli_count     heads, kv_heads, dim, value_dim, batch, threads, layer, head, queries, keys, entry;
     cli_list      query_offset, query_count, key_count, key_start, tokens;
     cli_pair      window;
     cli_real      scale, softcap;
     cli_real_pair tolerance;
     const char   *output, *layout, *allow, *hide, *bias, *alibi, *sink, *lse, *weights, *isa;
-    const char   *against, *input, *kv_input, *prefix, *png, *data;
+    const char   *against, *input, *kv_input, *prefix, *png, *svg, *data;
 } cli_options;
 
 int  options_parse(cli_options *o, unsigned command, int argc, char **argv); /* argv[0] is the subcommand's name */
 void options_print(unsigned command, FILE *to);
 void options_free(cli_options *o);
+
+extern const char *const mask_forms[]; /* the words of --from and --to (mask_convert.c), ended by NULL */
+void                     mask_forms_print(FILE *to);
 
 int32_t options_dtype(int word); /* the attn dtype of --dtype's word; 0 for 0 */
 
@@ -159,7 +172,31 @@ int32_t     call_threads(void); /* CPUs this process may use */
 
 /* The operator's options that do not depend on q, k, v: lists, mask, bias, slopes, sinks, scale, into desc. desc's sizes and dtype are known. */
 int operator_apply(cli_call *c);
-int operator_invert(cli_call *c); /* --allow to --hide and back; 0 when no memory */
+int operator_allow(cli_call *c, const char *option, const char *path); /* c->allow, which is bytes, broadcast into desc */
+int operator_invert(cli_call *c);                                      /* --allow to --hide and back; 0 when no memory */
+
+/* ---- which keys a query sees (seen.c) ------------------------------------------------------------------------------------------------- */
+
+/* Why a query does not see a key: the first of the rules of attn.h that hides it, in their order. */
+enum {
+    SEEN = 0,
+    SEEN_QUERY_COUNT,
+    SEEN_KEY_START,
+    SEEN_KEY_COUNT,
+    SEEN_CAUSAL,
+    SEEN_WINDOW_LEFT,
+    SEEN_WINDOW_RIGHT,
+    SEEN_MASK,
+    SEEN_BIAS,
+    SEEN_REASONS
+};
+
+/* desc: one that attn_check() or attn_work_bytes() has accepted; q, k and v are not looked at. */
+int64_t     seen_offset(const attn_desc *d, int64_t b);                                         /* the position of query 0 */
+void        seen_range(const attn_desc *d, int64_t b, int64_t i, int64_t *first, int64_t *end); /* by all rules but mask and bias */
+int         seen_reason(const attn_desc *d, int64_t b, int64_t h, int64_t i, int64_t j);        /* SEEN or the rule that hides */
+const char *seen_word(int reason);                                                              /* "causal", ...; "" for SEEN */
+double      seen_bias(const attn_desc *d, int64_t b, int64_t h, int64_t i, int64_t j);          /* the bias there; 0 without one */
 
 /* ---- writing and printing results (run.c) ------------------------------------------------------------------------------------------- */
 
@@ -185,18 +222,41 @@ void compare_tolerance(int32_t dtype, double *absolute, double *relative); /* th
 void compare_arrays(const cli_view *got, const cli_view *want, cli_difference *d, void (*wrong_row)(void *to, const cli_difference *row),
                     void *to);
 
-/* ---- pictures (picture.c, png.c) --------------------------------------------------------------------------------------------------- */
+/* ---- names of positions (labels.c) --------------------------------------------------------------------------------------------------- */
+
+/* `count` strings, the caller's to free with labels_free(); NULL when there is no memory. In format, each the number where its part of
+ * `span` numbers from `first` on begins. */
+char **labels_numbers(const char *format, int64_t count, int64_t first, int64_t span);
+void   labels_free(char **label, int64_t count);
+
+/* ---- pictures (picture.c, picture_terminal.c, png.c) ---------------------------------------------------------------------------------- */
 
 typedef struct cli_image {
     int64_t  width, height;
     uint8_t *rgb; /* 3 bytes per pixel, rows from the top */
 } cli_image;
 
-void picture_colour(double x, uint8_t rgb[3]); /* 0..1 to a ramp whose lightness rises evenly */
-/* All heads' maps, weights[heads][n][n], with token labels under two lines of text; 0 when no memory. */
-int picture_heads(cli_image *image, const float *weights, int64_t heads, int64_t n, char **token, const char *title, const char *said);
-/* One head's map on stdout, in colours of the 256 of a terminal or in ASCII. */
-void picture_terminal(const float *weights, int64_t n, char **token, int colour);
+/* Maps of one size, one panel each: rows are queries, columns keys. */
+typedef struct cli_maps {
+    const float *cell; /* [panels][rows][columns] */
+    int64_t      panels, rows, columns;
+    char       **row_label, **column_label, **panel_label;
+    const char  *title, *said, *under, *last; /* the lines above, and the one below */
+    int          log;                         /* colours count powers of ten instead of steps */
+    double       top;                         /* the value of the darkest colour; 0: the largest there is */
+} cli_maps;
+
+enum { PICTURE_PLAIN = 1, PICTURE_16, PICTURE_256, PICTURE_TRUE, PICTURE_DECADES = 4 };
+
+void   picture_colour(double x, uint8_t rgb[3]);          /* 0..1 to a ramp whose lightness falls evenly */
+double picture_level(const cli_maps *m, float value);     /* a value as 0..1 of the ramp; m->top is set */
+float  picture_top(const cli_maps *m);                    /* m->top, or the largest value */
+int    picture_draw(cli_image *image, const cli_maps *m); /* 0 when no memory */
+int    picture_svg(const char *path, const cli_maps *m);  /* an exit code */
+/* One panel on stdout. colours: PICTURE_PLAIN.. */
+void picture_terminal(const cli_maps *m, int64_t panel, int colours);
+int  picture_colours(int asked);                          /* what --colour says, else what stdout and the environment allow */
+int  picture_columns(void);                               /* how wide the terminal is */
 int  png_write(const char *path, const cli_image *image); /* temporary file and rename; returns an exit code */
 
 /* ---- subcommands ------------------------------------------------------------------------------------------------------------------- */
@@ -207,6 +267,7 @@ int compare_main(const cli_options *o);
 int cost_main(const cli_options *o);
 int info_main(const cli_options *o);
 int demo_main(const cli_options *o);
+int mask_main(const cli_options *o);
 
 /* The hand-calculated examples, printed or (json not NULL) put into json; *failed counts those that come out otherwise. An exit code. */
 int worked_run(json_t *json, int *failed);

@@ -131,7 +131,8 @@ static void show_head(demo *m, int64_t head)
     }
     snprintf(words, sizeof words, "Head %lld: row = query, column = key", (long long)head);
     heading(m, words);
-    picture_terminal(map, n, model->token, out_colour());
+    const cli_maps one = {.cell = map, .panels = 1, .rows = n, .columns = n, .row_label = model->token, .column_label = model->token};
+    picture_terminal(&one, 0, picture_colours(0));
     printf("  Weights show where values were read, not why a model decided.\n");
 }
 
@@ -144,8 +145,22 @@ static int save_picture(demo *m)
     snprintf(title, sizeof title, "%.*s, layer %lld, %lld heads", (int)strcspn(model->source, ","), model->source, (long long)model->layer,
              (long long)model->checkpoint->heads);
     snprintf(said, sizeof said, "\"%.140s\"", model->sentence);
-    if (!picture_heads(&image, m->weights, model->checkpoint->heads, model->n, model->token, title, said))
-        return out_fail(CLI_OUTPUT, "no memory for the picture");
+    char **heads = labels_numbers("head %lld", model->checkpoint->heads, 0, model->checkpoint->heads);
+    if (!heads) return out_fail(CLI_OUTPUT, "no memory for the picture");
+    const cli_maps maps = {.cell = m->weights,
+                           .panels = model->checkpoint->heads,
+                           .rows = model->n,
+                           .columns = model->n,
+                           .row_label = model->token,
+                           .column_label = model->token,
+                           .panel_label = heads,
+                           .title = title,
+                           .said = said,
+                           .under = "row: the query token; column: the key token it reads from; every row sums to one",
+                           .last = "Weights show where values were read, not why a model decided."};
+    const int      drawn = picture_draw(&image, &maps);
+    labels_free(heads, maps.panels);
+    if (!drawn) return out_fail(CLI_OUTPUT, "no memory for the picture");
     const int code = png_write(path, &image);
     free(image.rgb);
     if (code) return code;

@@ -6,7 +6,7 @@
 typedef struct subcommand {
     const char *name;
     unsigned    bit;
-    int         operands; /* exactly so many */
+    int         operands; /* exactly so many; -1: the subcommand counts them */
     int (*main)(const cli_options *o);
     const char *usage, *summary, *examples;
 } subcommand;
@@ -28,6 +28,13 @@ static const subcommand table[] = {
     {"cost", CLI_COST, 0, cost_main, "--tokens N,.. [options]", "what a length costs: dense scores, bytes, operations",
      "  attn cost --tokens 100,200\n"
      "  attn cost --tokens 8192,131072 --heads 32 --dim 128 --causal --window 4096,0\n"},
+    {"mask", CLI_MASK, -1, mask_main, "show|lint|convert [FILE] [options]", "who sees whom: drawn, looked through, in other systems' forms",
+     "  attn mask show --queries 8 --causal --window 3,0\n"
+     "  attn mask show --queries 4 --keys 7 --causal --align bottom-right --key-count 7 --png mask.png\n"
+     "  attn mask lint --allow mask.npy --key-count 5,7\n"
+     "  attn mask lint --bias mask.npy\n"
+     "  attn mask convert mask.npy --from hf --to sdpa -o keep.npy --queries 12\n"
+     "  attn mask convert --queries 128 --causal --to mha -o attn_mask.npy\n"},
     {"info", CLI_INFO, 0, info_main, "", "version, CPU, instruction sets, threads",
      "  attn info\n"
      "  attn info --json\n"},
@@ -59,6 +66,7 @@ static void help_of(const subcommand *s)
     printf("attn %s: %s\n\nExamples:\n%s\nUsage: attn %s%s%s\n\n", s->name, s->summary, s->examples, s->name, *s->usage ? " " : "",
            s->usage);
     options_print(s->bit, stdout);
+    if (s->bit == CLI_MASK) mask_forms_print(stdout);
 }
 
 static const subcommand *find(const char *name)
@@ -71,7 +79,7 @@ static const subcommand *find(const char *name)
 static int no_subcommand(const char *name)
 {
     out_fail(CLI_USAGE, "%s is no subcommand", name);
-    out_fix("one of run, layer, check, cost, info, demo; attn --help says what each does");
+    out_fix("one of run, layer, check, cost, mask, info, demo; attn --help says what each does");
     return CLI_USAGE;
 }
 
@@ -84,7 +92,7 @@ static int run(const subcommand *s, int argc, char **argv)
     out_name(s->name, o.quiet);
     if (!code && o.help)
         help_of(s);
-    else if (!code && o.operands != s->operands) {
+    else if (!code && s->operands >= 0 && o.operands != s->operands) {
         code = out_fail(CLI_USAGE, "takes %d operand%s, %d given", s->operands, s->operands == 1 ? "" : "s", o.operands);
         out_fix("usage: attn %s%s%s", s->name, *s->usage ? " " : "", s->usage);
     } else if (!code)

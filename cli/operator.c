@@ -89,11 +89,19 @@ static int csv_is_boolean(const char *path, const io_array *a)
     return 1;
 }
 
+int operator_allow(cli_call *c, const char *option, const char *path)
+{
+    int64_t   stride[4];
+    const int code = broadcast(c, option, path, &c->allow, stride);
+    c->desc.allow = attn_in_strided(c->allow.data, ATTN_BOOL, stride);
+    return code;
+}
+
 static int put_mask(cli_call *c, const char *option, const char *path, int hide)
 {
     io_array *a = &c->allow;
     io_error  e;
-    int64_t   lost, stride[4];
+    int64_t   lost;
     if (io_read(path, a, &e)) return out_io(&e);
     if (a->dtype != IO_BOOL && !csv_is_boolean(path, a)) {
         out_fail(CLI_FIT, "%s %s holds %s; a boolean mask is needed", option, path, io_dtype_name(a->dtype));
@@ -110,19 +118,16 @@ static int put_mask(cli_call *c, const char *option, const char *path, int hide)
         uint8_t *at = a->data;
         for (int64_t i = 0, n = convert_count(a); i < n; i++) at[i] ^= (uint8_t)hide;
     }
-    const int code = broadcast(c, option, path, a, stride);
-    c->desc.allow = attn_in_strided(a->data, ATTN_BOOL, stride);
-    return code;
+    return operator_allow(c, option, path);
 }
 
 int operator_invert(cli_call *c)
 {
     io_array *a = &c->allow;
-    int64_t   lost, stride[4];
+    int64_t   lost;
     if (!convert_array(a, IO_BOOL, &lost)) return 0;
     for (int64_t i = 0, n = convert_count(a); i < n; i++) ((uint8_t *)a->data)[i] ^= 1;
-    broadcast(c, "the mask", "turned round", a, stride); /* fits, as it did before */
-    c->desc.allow = attn_in_strided(a->data, ATTN_BOOL, stride);
+    operator_allow(c, "the mask", "turned round"); /* fits, as it did before */
     return 1;
 }
 

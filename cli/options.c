@@ -28,12 +28,13 @@ static const char *const dtype_words[] = {"f32", "f64", "f16", "bf16", NULL};   
 #define BIG      (INT64_C(1) << 62)
 #define AT(f)    offsetof(cli_options, f)
 #define OPERATOR (CLI_RUN | CLI_COMPARE | CLI_LAYER)
+#define SEES     (OPERATOR | CLI_MASK)
 #define FILES    (CLI_RUN | CLI_COMPARE)
-#define ALL      (OPERATOR | CLI_COST | CLI_INFO | CLI_DEMO)
+#define ALL      (OPERATOR | CLI_COST | CLI_INFO | CLI_DEMO | CLI_MASK)
 
 static const option_row table[] = {
     /* what goes in and out */
-    {"output", 'o', TEXT, CLI_RUN | CLI_LAYER, AT(output), 0, 0, NULL, "OUT",
+    {"output", 'o', TEXT, CLI_RUN | CLI_LAYER | CLI_MASK, AT(output), 0, 0, NULL, "OUT",
      "write the result to OUT (.npy or .csv); without it the numbers go to stdout"},
     {"against", 0, TEXT, CLI_COMPARE, AT(against), 0, 0, NULL, "OUT", "the result to compare with, in the layout of Q"},
     {"tolerance", 0, REAL_PAIR, CLI_COMPARE, AT(tolerance), 0, 0, NULL, "A,R",
@@ -57,27 +58,32 @@ static const option_row table[] = {
     {"weights", 0, TEXT, CLI_RUN | CLI_LAYER, AT(weights), 0, 0, NULL, "F", "write the weights, axes (batch, head, query, key)"},
     {"stage", 0, WORD, CLI_RUN | CLI_LAYER, AT(stage), 0, 0, stage_words, "S",
      "what --weights holds: weight (default), scaled, capped or biased"},
-    /* sizes of cost */
+    {"from", 0, WORD, CLI_MASK, AT(from), 0, 0, mask_forms, "FORM", "convert: the form of FILE; attn help mask names them"},
+    {"to", 0, WORD, CLI_MASK, AT(to), 0, 0, mask_forms, "FORM", "convert: the form of the result"},
+    /* sizes of cost and mask */
     {"tokens", 0, LIST, CLI_COST, AT(tokens), 1, INT64_C(1) << 31, NULL, "N,..", "sequence lengths, one line each"},
     {"batch", 0, COUNT, CLI_COST, AT(batch), 1, BIG, NULL, "N", "sequences (1)"},
+    {"batch", 0, COUNT, CLI_MASK, AT(batch), 1, INT64_C(1) << 31, NULL, "N", "batch entries (as lists and files say, or 1)"},
+    {"heads", 0, COUNT, CLI_MASK, AT(heads), 1, INT64_C(1) << 31, NULL, "N", "query heads (as the files say, or 1)"},
+    {"queries", 0, COUNT, CLI_MASK, AT(queries), 0, INT64_C(1) << 31, NULL, "N", "queries (as the files say)"},
+    {"keys", 0, COUNT, CLI_MASK, AT(keys), 0, INT64_C(1) << 31, NULL, "N", "keys (as the files say, or as many as queries)"},
     {"dim", 0, COUNT, CLI_COST, AT(dim), 0, BIG, NULL, "N", "channels of queries and keys (64)"},
     {"value-dim", 0, COUNT, CLI_COST, AT(value_dim), 0, BIG, NULL, "N", "channels of values (as --dim)"},
     /* who sees whom */
-    {"causal", 0, FLAG, OPERATOR | CLI_COST, AT(causal), 0, 0, NULL, NULL, "a query sees no later key"},
-    {"align", 0, WORD, OPERATOR, AT(align), 0, 0, align_words, "A",
+    {"causal", 0, FLAG, SEES | CLI_COST, AT(causal), 0, 0, NULL, NULL, "a query sees no later key"},
+    {"align", 0, WORD, SEES, AT(align), 0, 0, align_words, "A",
      "where query 0 stands: top-left (on key 0) or bottom-right (the last query on the last key)"},
-    {"query-offset", 0, LIST, OPERATOR, AT(query_offset), -BIG, BIG, NULL, "N,..",
+    {"query-offset", 0, LIST, SEES, AT(query_offset), -BIG, BIG, NULL, "N,..",
      "where query 0 stands, as a number; one for all or one per batch entry"},
-    {"query-count", 0, LIST, OPERATOR, AT(query_count), 0, BIG, NULL, "N,..",
+    {"query-count", 0, LIST, SEES, AT(query_count), 0, BIG, NULL, "N,..",
      "queries in use, per batch entry; attention gives zeros for the rest"},
-    {"key-count", 0, LIST, OPERATOR, AT(key_count), 0, BIG, NULL, "N,..", "keys in use, per batch entry"},
-    {"key-start", 0, LIST, OPERATOR, AT(key_start), 0, BIG, NULL, "N,..", "first key in use, per batch entry (padding on the left)"},
-    {"window", 0, PAIR, OPERATOR | CLI_COST, AT(window), -1, BIG, NULL, "L,R",
-     "a query sees L keys before and R after its own; -1 = no bound"},
-    {"allow", 0, TEXT, OPERATOR, AT(allow), 0, 0, NULL, "M", "boolean mask, true = may be seen; broadcasts to (batch, head, query, key)"},
-    {"hide", 0, TEXT, OPERATOR, AT(hide), 0, 0, NULL, "M", "boolean mask, true = hidden"},
+    {"key-count", 0, LIST, SEES, AT(key_count), 0, BIG, NULL, "N,..", "keys in use, per batch entry"},
+    {"key-start", 0, LIST, SEES, AT(key_start), 0, BIG, NULL, "N,..", "first key in use, per batch entry (padding on the left)"},
+    {"window", 0, PAIR, SEES | CLI_COST, AT(window), -1, BIG, NULL, "L,R", "a query sees L keys before and R after its own; -1 = no bound"},
+    {"allow", 0, TEXT, SEES, AT(allow), 0, 0, NULL, "M", "boolean mask, true = may be seen; broadcasts to (batch, head, query, key)"},
+    {"hide", 0, TEXT, SEES, AT(hide), 0, 0, NULL, "M", "boolean mask, true = hidden"},
     /* what a score is */
-    {"bias", 0, TEXT, OPERATOR, AT(bias), 0, 0, NULL, "B", "float array added to the scores; broadcasts the same way; -inf hides"},
+    {"bias", 0, TEXT, SEES, AT(bias), 0, 0, NULL, "B", "float array added to the scores; broadcasts the same way; -inf hides"},
     {"scale", 0, REAL, OPERATOR, AT(scale), 0, 0, NULL, "X", "factor of the scores (1 / sqrt(D))"},
     {"softcap", 0, REAL, OPERATOR, AT(softcap), 0, 0, NULL, "X", "scores become X * tanh(score / X); 0 = off"},
     {"alibi", 0, TEXT, OPERATOR, AT(alibi), 0, 0, NULL, "S", "slopes per head: default, numbers 0.5,0.25,.. or a file"},
@@ -89,10 +95,14 @@ static const option_row table[] = {
     /* demo */
     {"data", 0, TEXT, CLI_DEMO, AT(data), 0, 0, NULL, "FILE", "the layer to show (the one that comes with attn)"},
     {"head", 0, COUNT, CLI_DEMO, AT(head), 0, BIG, NULL, "N", "the head to print, from 0"},
+    {"entry", 0, COUNT, CLI_MASK, AT(entry), 0, BIG, NULL, "N", "the batch entry to draw (0)"},
+    {"head", 0, COUNT, CLI_MASK, AT(head), 0, BIG, NULL, "N", "the head to draw (0)"},
+    {"png", 0, TEXT, CLI_MASK, AT(png), 0, 0, NULL, "FILE", "draw into FILE instead of the terminal"},
+    {"svg", 0, TEXT, CLI_MASK, AT(svg), 0, 0, NULL, "FILE", "the same as shapes"},
     {"png", 0, TEXT, CLI_DEMO, AT(png), 0, 0, NULL, "FILE", "where the picture of all heads goes (attn-demo.png)"},
     /* everywhere */
     {"json", 0, FLAG, ALL, AT(json), 0, 0, NULL, NULL, "print the result as JSON"},
-    {"quiet", 'q', FLAG, OPERATOR | CLI_DEMO, AT(quiet), 0, 0, NULL, NULL, "say nothing on stderr but failures"},
+    {"quiet", 'q', FLAG, OPERATOR | CLI_DEMO | CLI_MASK, AT(quiet), 0, 0, NULL, NULL, "say nothing on stderr but failures"},
     {"help", 'h', FLAG, ALL, AT(help), 0, 0, NULL, NULL, "this text"},
 };
 
