@@ -34,6 +34,21 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
+# NumPy keeps an array's address right behind the object's header (PyArrayObject_fields); there it is read in a fifth of the time that
+# __array_interface__ takes, which every call pays four times.
+_HEADER = object.__basicsize__
+
+
+def address(array):
+    return ctypes.c_size_t.from_address(id(array) + _HEADER).value
+
+
+_probe = np.empty(1)
+if sys.implementation.name != "cpython" or address(_probe) != _probe.__array_interface__["data"][0]:
+    def address(array):  # noqa: F811
+        return array.__array_interface__["data"][0]
+
+
 def in_place(array):
     """Whether the library can read the NumPy array where it lies."""
     size = array.itemsize
@@ -56,7 +71,7 @@ def of_numpy(array):
         array = array.astype(dtype.newbyteorder("="), order="C")
     size, shape = dtype.itemsize, array.shape
     steps = tuple([step // size if n != 1 else 0 for step, n in zip(array.strides, shape)])
-    return Operand(array, array.__array_interface__["data"][0], shape, steps, code)
+    return Operand(array, address(array), shape, steps, code)
 
 
 def _of_dlpack(name, array):
@@ -81,10 +96,24 @@ def _of_dlpack(name, array):
     return Operand((array, capsule), (t.data or 0) + t.byte_offset, shape, steps, code, kind)
 
 
+def of_torch(name, tensor):
+    """DLPack would do, at 20 times the cost. A gradient is nobody's business here: attn.torch knows what becomes of it."""
+    if tensor.device.type != "cpu" or tensor.layout is not sys.modules["torch"].strided:
+        raise ValueError("%s is a %s tensor on %s, and must be a strided one in the CPU's memory" % (name, tensor.layout, tensor.device))
+    kind = str(tensor.dtype)[6:]
+    shape = tuple(tensor.shape)
+    steps = tuple([step if n != 1 else 0 for step, n in zip(tensor.stride(), shape)])
+    return Operand(tensor, tensor.data_ptr(), shape, steps, CODES.get(kind, 0), kind)
+
+
 def operand(name, value):
     """The operand of whatever array the caller has; lists and numbers become NumPy arrays."""
     if type(value) is np.ndarray:
         return of_numpy(value)
+    if library(value) == "torch":
+        if value.requires_grad:
+            raise ValueError("%s requires a gradient, which only attn.torch computes: hand in %s.detach(), or call that" % (name, name))
+        return of_torch(name, value.resolve_neg())
     if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack_device__"):
         return _of_dlpack(name, value)
     return of_numpy(np.asarray(value))
@@ -106,7 +135,7 @@ def empty(kind, shape, code, like):
     if kind == "torch":
         torch = sys.modules["torch"]
         array = torch.empty(shape, dtype=getattr(torch, NAMES[code]))
-        return array, _of_dlpack("result", array)
+        return array, of_torch("result", array)
     dtype = _NUMPY.get(code)
     if dtype is None:
         dtype = like.array.dtype if isinstance(like.array, np.ndarray) else _bfloat16()

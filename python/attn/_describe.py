@@ -9,7 +9,7 @@ import struct
 import numpy as np
 
 from . import _arrays
-from ._arrays import FLOATS, NAMES, Operand, operand
+from ._arrays import FLOATS, NAMES, operand
 from ._library import Desc, Error, View, lib, raise_error
 
 _ALIGNS = {None: 0, "top_left": 1, "bottom_right": 2, "top-left": 1, "bottom-right": 2}

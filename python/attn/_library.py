@@ -36,12 +36,19 @@ class MergeDesc(ctypes.Structure):  # attn_merge_desc
                 ("part_lse", ctypes.POINTER(View)), ("out", View), ("lse", View)]
 
 
+def find(name):
+    """The library's file: beside this one in a wheel, in build/ in the tree, else what the system's loader finds."""
+    here = os.path.dirname(os.path.realpath(__file__))
+    for path in (os.path.join(here, name + ".so"), os.path.join(here, "..", "..", "build", name + ".so")):
+        if os.path.exists(path):
+            return path
+    return name + ".so.0"
+
+
 def load():
     """The library, its functions declared. A library that ATTN_LIBRARY names but that does not load is an error, not passed over."""
-    named = os.environ.get("ATTN_LIBRARY")
-    built = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "build", "libattn.so")
     try:
-        lib = ctypes.CDLL(named or (built if os.path.exists(built) else "libattn.so.0"))
+        lib = ctypes.CDLL(os.environ.get("ATTN_LIBRARY") or find("libattn"))
     except OSError as fault:
         raise ImportError("libattn was not found: run make, or set ATTN_LIBRARY to its path (%s)" % fault) from None
     error = ctypes.POINTER(Error)

@@ -1,6 +1,7 @@
 """The Python module itself: how arguments are read, what is refused and with which words, that nothing is copied, threads and fork.
 SPDX-License-Identifier: MIT
 """
+import concurrent.futures
 import ctypes
 import doctest
 import inspect
@@ -10,6 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import tracemalloc
 
 import numpy as np
@@ -320,6 +323,41 @@ def test_fork():
         os._exit(0 if same and (os.getpid(), 2) in attn._describe.pools else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert attn.attention(q, k, v, threads=2).tobytes() == want
+
+
+def test_default_threads():
+    """ATTN_NUM_THREADS, else the CPUs that the process may use; small calls start none."""
+    code = ("import os, numpy as np, attn; x = np.ones((4, 64, 64), np.float32)\n"
+            "attn.attention(x[:1, :4], x[:1, :4], x[:1, :4]); assert not attn._describe.pools\n"
+            "attn.attention(x, x, x); print([threads for _, threads in attn._describe.pools])")
+    base = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")}
+    base.pop("ATTN_NUM_THREADS", None)
+
+    def made(env):
+        return subprocess.run([sys.executable, "-c", code], env={**base, **env}, capture_output=True, text=True)
+
+    cpus = len(os.sched_getaffinity(0))
+    assert made({}).stdout.strip() == ("[%d]" % cpus if cpus > 1 else "[]")
+    assert made({"ATTN_NUM_THREADS": "3"}).stdout.strip() == "[3]"
+    assert made({"ATTN_NUM_THREADS": "1"}).stdout.strip() == "[]"
+    for bad in ("0", "x", "-2", "1025", "2.0"):
+        assert "ValueError: ATTN_NUM_THREADS is '%s', and must be a number from 1 to 1024" % bad in made({"ATTN_NUM_THREADS": bad}).stderr
+
+
+def test_many_threads_call_at_once():
+    """They share the pool, get the right bits, and the interpreter runs on while the library computes."""
+    rng = np.random.default_rng(SEED)
+    q, k, v = random(np.dtype(F32), rng, 3, 4, 300, 32)
+    want = attn.attention(q, k, v, threads=1).tobytes()
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(lambda n: attn.attention(q, k, v, threads=1 + n % 3).tobytes() == want, range(64)))
+    long = random(np.dtype(F32), rng, 3, 8, 2000, 64)
+    running, ticks = threading.Thread(target=attn.attention, args=tuple(long), kwargs={"isa": "scalar", "threads": 1}), 0
+    running.start()
+    while running.is_alive():
+        ticks += 1
+        time.sleep(0.001)
+    assert ticks > 20, "the lock was held"
 
 
 def test_a_library_that_is_named_but_missing():
