@@ -166,10 +166,9 @@ static int check_shapes(cli_call *c)
 
 static int read_view(cli_view *v, const char *path)
 {
-    io_error e;
     v->path = path;
     v->size[AXIS_S] = -1; /* not known yet */
-    return io_read(path, &v->array, &e) ? out_io(&e) : CLI_OK;
+    return literal_read(path, &v->array);
 }
 
 static int is_float(int32_t dtype)

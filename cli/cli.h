@@ -40,6 +40,7 @@ enum {
     CLI_COST = 8,
     CLI_INFO = 16,
     CLI_DEMO = 32,
+    CLI_EXPLAIN = 64,
     CLI_MASK = 256,
     CLI_SHOW = 512
 }; /* subcommands, as bits */
@@ -73,16 +74,17 @@ typedef struct cli_real_pair {
 typedef struct cli_options {
     char        **operand;
     int           operands;
-    int           help, json, quiet, causal;
-    int           align, stage, dtype, out_dtype; /* index in the option's list of words, counted from 1 */
-    int           from, to, colour, log;          /* from, to, colour: the same */
-    cli_count     heads, kv_heads, dim, value_dim, batch, threads, layer, head, queries, keys, entry;
-    cli_list      query_offset, query_count, key_count, key_start, tokens;
+    int           help, json, quiet, causal, csv;
+    int           align, stage, dtype, out_dtype, sort; /* index in the option's list of words, counted from 1 */
+    int           from, to, colour, log;                /* from, to, colour: the same */
+    cli_count     heads, kv_heads, dim, value_dim, batch, threads, layer, head, queries, keys, entry, row, why, top, digits;
+    cli_list      query_offset, query_count, key_count, key_start, tokens, channels;
     cli_pair      window;
     cli_real      scale, softcap;
     cli_real_pair tolerance;
     const char   *output, *layout, *allow, *hide, *bias, *alibi, *sink, *lse, *weights, *isa;
-    const char   *against, *input, *kv_input, *prefix, *png, *svg, *data;
+    const char   *against, *input, *kv_input, *prefix, *png, *svg, *data, *q, *k, *v;
+    const char   *token_file, *query_token_file;
 } cli_options;
 
 int  options_parse(cli_options *o, unsigned command, int argc, char **argv); /* argv[0] is the subcommand's name */
@@ -194,9 +196,30 @@ enum {
 /* desc: one that attn_check() or attn_work_bytes() has accepted; q, k and v are not looked at. */
 int64_t     seen_offset(const attn_desc *d, int64_t b);                                         /* the position of query 0 */
 void        seen_range(const attn_desc *d, int64_t b, int64_t i, int64_t *first, int64_t *end); /* by all rules but mask and bias */
-int         seen_reason(const attn_desc *d, int64_t b, int64_t h, int64_t i, int64_t j);        /* SEEN or the rule that hides */
-const char *seen_word(int reason);                                                              /* "causal", ...; "" for SEEN */
-double      seen_bias(const attn_desc *d, int64_t b, int64_t h, int64_t i, int64_t j);          /* the bias there; 0 without one */
+int         seen_reason(const attn_desc *d, int64_t b, int64_t h, int64_t i, int64_t j);        /* SEEN or the first rule that hides */
+unsigned    seen_reasons(const attn_desc *d, int64_t b, int64_t h, int64_t i, int64_t j);       /* all of them, 1 << SEEN_..; 0 = seen */
+int64_t     seen_key_start(const attn_desc *d, int64_t b);
+int64_t     seen_key_count(const attn_desc *d, int64_t b);
+int64_t     seen_query_count(const attn_desc *d, int64_t b);
+const char *seen_word(int reason);                                                     /* "causal", ...; "" for SEEN */
+double      seen_bias(const attn_desc *d, int64_t b, int64_t h, int64_t i, int64_t j); /* the bias there; 0 without one */
+
+/* ---- a layer of a checkpoint on hidden states of files (layer.c) ------------------------------------------------------------------- */
+
+typedef struct cli_layer {
+    cli_call               call; /* options and sizes of the operator inside */
+    attn_layer_checkpoint *checkpoint;
+    io_array               x, cross;
+} cli_layer;
+
+int  layer_open(cli_layer *l, const cli_options *o); /* reads everything */
+int  layer_project(cli_layer *l); /* the operator's q, k, v, into call.q, call.k, call.v and its desc, with room for out */
+void layer_close(cli_layer *l);
+
+/* ---- arrays written out (literal.c) ------------------------------------------------------------------------------------------------- */
+
+int literal_is(const char *text);
+int literal_read(const char *text, io_array *a); /* "1,0; 0,1" as a matrix of f64, or else the file of that name */
 
 /* ---- writing and printing results (run.c) ------------------------------------------------------------------------------------------- */
 
@@ -227,7 +250,10 @@ void compare_arrays(const cli_view *got, const cli_view *want, cli_difference *d
 /* `count` strings, the caller's to free with labels_free(); NULL when there is no memory. In format, each the number where its part of
  * `span` numbers from `first` on begins. */
 char **labels_numbers(const char *format, int64_t count, int64_t first, int64_t span);
-void   labels_free(char **label, int64_t count);
+/* A line each of a text file, a JSON list in a .json, or the list "tokens" in the metadata of a .safetensors; an exit code, labels_free() in any case. */
+int  labels_read(const char *path, char ***label, int64_t *count);
+int  labels_from(const json_t *list, const char *path, char ***label, int64_t *count);
+void labels_free(char **label, int64_t count);
 
 /* ---- pictures (picture.c, picture_terminal.c, png.c) ---------------------------------------------------------------------------------- */
 
@@ -268,6 +294,7 @@ int cost_main(const cli_options *o);
 int info_main(const cli_options *o);
 int demo_main(const cli_options *o);
 int mask_main(const cli_options *o);
+int explain_main(const cli_options *o);
 
 /* The hand-calculated examples, printed or (json not NULL) put into json; *failed counts those that come out otherwise. An exit code. */
 int worked_run(json_t *json, int *failed);

@@ -9,7 +9,6 @@
 /* A file that holds one layer, a sentence's hidden states, and what another system computed from them. */
 typedef struct demo_model {
     io_store              *store;
-    json_t                *tokens; /* owns the strings of token[] */
     char                 **token;
     const char            *sentence, *source, *computed_by;
     int64_t                layer, head, n;

@@ -32,29 +32,13 @@ static int find(char path[PATH_BYTES])
     return CLI_INPUT;
 }
 
-/* Control characters of a foreign file would steer the terminal. */
-static void clean(char *text)
-{
-    for (; *text; text++)
-        if ((unsigned char)*text < 32 || *text == 127) *text = '?';
-}
-
 static int read_tokens(demo_model *m, const char *path)
 {
     const char *text = io_store_metadata(m->store, "tokens");
-    m->tokens = text ? json_loads(text, 0, NULL) : NULL;
-    if (!json_is_array(m->tokens) || json_array_size(m->tokens) == 0)
-        return out_fail(CLI_FIT, "%s has no list of tokens in its metadata", path);
-    m->n = (int64_t)json_array_size(m->tokens);
-    m->token = calloc((size_t)m->n, sizeof *m->token);
-    if (!m->token) return out_fail(CLI_OUTPUT, "no memory for the tokens");
-    for (int64_t i = 0; i < m->n; i++) {
-        const char *word = json_string_value(json_array_get(m->tokens, (size_t)i));
-        m->token[i] = word ? strdup(word) : NULL;
-        if (!m->token[i]) return out_fail(CLI_FIT, "%s: token %lld is no text", path, (long long)i);
-        clean(m->token[i]);
-    }
-    return CLI_OK;
+    json_t     *list = text ? json_loads(text, 0, NULL) : NULL;
+    const int   code = labels_from(list, path, &m->token, &m->n);
+    json_decref(list);
+    return code;
 }
 
 static const char *words(const demo_model *m, const char *key)
@@ -98,9 +82,7 @@ int demo_open(demo_model *m, const char *path)
 
 void demo_close(demo_model *m)
 {
-    for (int64_t i = 0; m->token && i < m->n; i++) free(m->token[i]);
-    free(m->token);
-    json_decref(m->tokens);
+    labels_free(m->token, m->n);
     attn_layer_free(m->checkpoint);
     if (m->store) io_store_close(m->store);
 }

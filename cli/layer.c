@@ -3,6 +3,8 @@
  */
 #include "cli.h"
 
+#include <stdlib.h>
+
 /* Hidden states as contiguous f32 (batch, tokens, width), batch 1 for a matrix. */
 static int read_tokens(const char *path, io_array *a)
 {
@@ -95,67 +97,135 @@ static int print_result(const cli_call *c, const attn_layer_checkpoint *l, doubl
     return out_json(result);
 }
 
-/* The operator's options and the results, with the sizes that the layer will give the operator. */
-static int prepare(cli_call *c, const attn_layer_checkpoint *l, const io_array *x, const io_array *y)
+/* The operator's options, with the sizes that the layer will give the operator. */
+static int settle(cli_layer *l)
 {
-    const cli_options *o = c->options;
-    attn_desc         *d = &c->desc;
-    int64_t            shape[3];
-    d->batch = x->rank == 3 ? x->shape[0] : 1, d->heads = l->heads, d->kv_heads = l->kv_heads;
-    d->queries = tokens_of(x), d->keys = tokens_of(y), d->dim = l->dim, d->value_dim = l->value_dim;
+    cli_call                    *c = &l->call;
+    const attn_layer_checkpoint *from = l->checkpoint;
+    const io_array              *x = &l->x, *y = c->options->kv_input ? &l->cross : &l->x;
+    attn_desc                   *d = &c->desc;
+    d->batch = x->rank == 3 ? x->shape[0] : 1, d->heads = from->heads, d->kv_heads = from->kv_heads;
+    d->queries = tokens_of(x), d->keys = tokens_of(y), d->dim = from->dim, d->value_dim = from->value_dim;
     d->q.dtype = ATTN_F32;
     strcpy(c->layout, x->rank == 3 ? "bsd" : "sd");
     c->split = 1;
-    memcpy(shape, x->shape, sizeof shape);
-    shape[x->rank - 1] = l->out_width;
-    int code = o->stage && !o->weights ? out_fail(CLI_USAGE, "--stage says what --weights holds; give --weights F") : operator_apply(c);
-    if (!code && o->output && o->weights && strcmp(o->output, o->weights) == 0)
-        code = out_fail(CLI_USAGE, "--output and --weights name the same file, %s", o->output);
-    if (!code) code = call_isa_choose(c);
-    if (!code) code = call_path("--output", o->output, x->rank);
-    if (!code && !convert_new(&c->out, IO_F32, x->rank, shape)) code = out_fail(CLI_OUTPUT, "no memory for the result");
+    const int code = operator_apply(c);
+    return code ? code : call_isa_choose(c);
+}
+
+int layer_open(cli_layer *l, const cli_options *o)
+{
+    memset(l, 0, sizeof *l);
+    l->call.options = o, l->call.desc = attn_desc_new();
+    if (!o->input) return out_fail(CLI_USAGE, "--input X is missing: the hidden states");
+    if (o->layer.given == (o->prefix != NULL))
+        return out_fail(CLI_USAGE, "say which layer: --layer N or --prefix P%s", o->prefix ? ", not both" : "");
+    int code = load(o, &l->checkpoint);
+    if (!code) code = read_tokens(o->input, &l->x);
+    if (!code && o->kv_input) code = read_tokens(o->kv_input, &l->cross);
+    if (!code) code = check_inputs(o, l->checkpoint, &l->x, o->kv_input ? &l->cross : &l->x);
+    return code ? code : settle(l);
+}
+
+void layer_close(cli_layer *l)
+{
+    io_free(&l->x), io_free(&l->cross);
+    call_close(&l->call);
+    attn_layer_free(l->checkpoint);
+}
+
+/* The layer's call, all but its outputs; options is a copy of the operator's, whose sizes are the layer's to say. */
+static attn_layer_desc describe(const cli_layer *l, attn_desc *options)
+{
+    attn_layer_desc d = attn_layer_desc_from(l->checkpoint);
+    *options = l->call.desc;
+    d.batch = options->batch, d.queries = options->queries, d.keys = options->keys, d.options = options;
+    d.x = attn_layer_tokens(l->x.data, d.queries, d.width);
+    if (l->call.options->kv_input) d.x_key = attn_layer_tokens(l->cross.data, d.keys, d.key_width);
+    options->batch = options->heads = options->kv_heads = options->queries = options->keys = options->dim = options->value_dim = 0;
+    options->q.dtype = 0;
+    return d;
+}
+
+static int new_view(cli_view *v, const char *name, int64_t batch, int64_t heads, int64_t rows, int64_t columns)
+{
+    const int64_t size[4] = {batch, heads, rows, columns};
+    v->path = name;
+    if (!convert_new(&v->array, IO_F32, 4, size)) return out_fail(CLI_OUTPUT, "no memory for the projections");
+    memcpy(v->size, size, sizeof size);
+    memcpy(v->stride, v->array.stride, sizeof v->stride);
+    return CLI_OK;
+}
+
+int layer_project(cli_layer *l)
+{
+    cli_call     *c = &l->call;
+    attn_desc    *o = &c->desc, options;
+    attn_error    e;
+    const int64_t size[4] = {o->batch, o->heads, o->queries, o->value_dim};
+    int           code = new_view(&c->q, "q", o->batch, o->heads, o->queries, o->dim);
+    if (!code) code = new_view(&c->k, "k", o->batch, o->kv_heads, o->keys, o->dim);
+    if (!code) code = new_view(&c->v, "v", o->batch, o->kv_heads, o->keys, o->value_dim);
+    int64_t *const none = calloc((size_t)o->batch + 1, sizeof *none);
+    if (!code && (!none || !convert_new(&c->out, IO_F32, 4, size))) code = out_fail(CLI_OUTPUT, "no memory for the projections");
+    if (!code) {
+        attn_layer_desc d = describe(l, &options);
+        options = attn_desc_new(); /* projections only: no query is in use, so that nothing else matters */
+        options.query_count = none, options.executor = o->executor;
+        d.w_o = d.b_o = (attn_in){0}, d.out_width = 0;
+        d.q = attn_out_strided(c->q.array.data, ATTN_F32, c->q.stride);
+        d.k = attn_out_strided(c->k.array.data, ATTN_F32, c->k.stride);
+        d.v = attn_out_strided(c->v.array.data, ATTN_F32, c->v.stride);
+        if (attn_layer_run(&d, &e)) code = call_refused(c, &e);
+    }
+    free(none);
+    o->q = attn_in_strided(c->q.array.data, ATTN_F32, c->q.stride);
+    o->k = attn_in_strided(c->k.array.data, ATTN_F32, c->k.stride);
+    o->v = attn_in_strided(c->v.array.data, ATTN_F32, c->v.stride);
+    o->out = attn_out_strided(c->out.data, ATTN_F32, c->out.stride);
+    return code;
+}
+
+/* ---- attn layer ------------------------------------------------------------------------------------------------------------------- */
+
+static int prepare(cli_layer *l)
+{
+    cli_call          *c = &l->call;
+    const cli_options *o = c->options;
+    attn_desc         *d = &c->desc;
+    int64_t            shape[3];
+    memcpy(shape, l->x.shape, sizeof shape);
+    shape[l->x.rank - 1] = l->checkpoint->out_width;
+    if (o->stage && !o->weights) return out_fail(CLI_USAGE, "--stage says what --weights holds; give --weights F");
+    if (o->output && o->weights && strcmp(o->output, o->weights) == 0)
+        return out_fail(CLI_USAGE, "--output and --weights name the same file, %s", o->output);
+    int code = call_path("--output", o->output, l->x.rank);
+    if (!code && !convert_new(&c->out, IO_F32, l->x.rank, shape)) code = out_fail(CLI_OUTPUT, "no memory for the result");
     if (!code && o->weights) code = call_scores(c, &c->weights, ATTN_F32, "--weights", o->weights, &d->weights, 1);
     d->weights_stage = o->stage ? o->stage - 1 : ATTN_STAGE_WEIGHT;
     return code ? code : call_threads_open(c);
 }
 
-static int run_layer(cli_call *c, const attn_layer_checkpoint *l, const io_array *x, const io_array *y)
+static int run_layer(cli_layer *l)
 {
-    attn_layer_desc d = attn_layer_desc_from(l);
-    attn_desc       options = c->desc;
+    attn_desc       options;
     attn_error      e;
-    d.batch = options.batch, d.queries = options.queries, d.keys = options.keys, d.options = &options;
-    d.x = attn_layer_tokens(x->data, d.queries, d.width);
-    if (y != x) d.x_key = attn_layer_tokens(y->data, d.keys, d.key_width);
-    d.out = attn_layer_tokens_out(c->out.data, d.queries, d.out_width);
-    options.batch = options.heads = options.kv_heads = options.queries = options.keys = options.dim = options.value_dim =
-        0; /* the layer's to say */
-    options.q.dtype = 0;
-    return attn_layer_run(&d, &e) ? call_refused(c, &e) : CLI_OK;
+    attn_layer_desc d = describe(l, &options);
+    d.out = attn_layer_tokens_out(l->call.out.data, d.queries, d.out_width);
+    return attn_layer_run(&d, &e) ? call_refused(&l->call, &e) : CLI_OK;
 }
 
 int layer_main(const cli_options *o)
 {
-    if (!o->input) return out_fail(CLI_USAGE, "--input X is missing: the hidden states");
-    if (o->layer.given == (o->prefix != NULL))
-        return out_fail(CLI_USAGE, "say which layer: --layer N or --prefix P%s", o->prefix ? ", not both" : "");
-    cli_call               c = {.options = o, .desc = attn_desc_new()};
-    io_array               x = {0}, cross = {0};
-    const io_array        *y = o->kv_input ? &cross : &x;
-    attn_layer_checkpoint *l = NULL;
-    int                    code = load(o, &l);
-    if (!code) code = read_tokens(o->input, &x);
-    if (!code && o->kv_input) code = read_tokens(o->kv_input, &cross);
-    if (!code) code = check_inputs(o, l, &x, y);
-    if (!code) code = prepare(&c, l, &x, y);
+    cli_layer l;
+    int       code = layer_open(&l, o);
+    if (!code) code = prepare(&l);
     double seconds = run_seconds();
-    if (!code) code = run_layer(&c, l, &x, y);
+    if (!code) code = run_layer(&l);
     seconds = run_seconds() - seconds;
-    if (!code) code = run_write(o->weights, &c.weights);
-    if (!code) code = run_write(o->output, &c.out);
-    if (!code) code = print_result(&c, l, seconds);
-    io_free(&x), io_free(&cross);
-    call_close(&c);
-    attn_layer_free(l);
+    if (!code) code = run_write(o->weights, &l.call.weights);
+    if (!code) code = run_write(o->output, &l.call.out);
+    if (!code) code = print_result(&l.call, l.checkpoint, seconds);
+    layer_close(&l);
     return code;
 }

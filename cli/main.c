@@ -22,6 +22,12 @@ static const subcommand table[] = {
      "  attn layer model.safetensors --layer 0 --input hidden.npy -o out.npy\n"
      "  attn layer gpt2.safetensors --layer 3 --input hidden.npy -o out.npy --causal --weights w.npy\n"
      "  attn layer torch.safetensors --prefix decoder.cross. --heads 8 --input x.npy --kv-input y.npy -o out.npy\n"},
+    {"explain", CLI_EXPLAIN, -1, explain_main, "[Q K V | FILE --layer N --input X | --q M --k M --v M] [options]",
+     "one row, every number: scores, who is hidden and why, weights, output",
+     "  attn explain --q \"1,0\" --k \"1,0; 0,1\" --v \"10,0; 0,10\"\n"
+     "  attn explain q.npy k.npy v.npy --entry 0 --head 1 --row 5 --causal --why 2\n"
+     "  attn explain model.safetensors --layer 5 --input model.safetensors:hidden_states --head 7 --row 10 --top 5 "
+     "--tokens model.safetensors\n"},
     {"check", CLI_COMPARE, 3, compare_main, "Q K V --against OUT [options]", "compare somebody else's result with the exact one",
      "  attn check q.npy k.npy v.npy --against theirs.npy --causal\n"
      "  attn check q.npy k.npy v.npy --against theirs.npy --key-count 5,7 --tolerance 1e-3,1e-3 --json\n"},
@@ -79,7 +85,10 @@ static const subcommand *find(const char *name)
 static int no_subcommand(const char *name)
 {
     out_fail(CLI_USAGE, "%s is no subcommand", name);
-    out_fix("one of run, layer, check, cost, mask, info, demo; attn --help says what each does");
+    char   names[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < SUBCOMMANDS; i++) used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", table[i].name);
+    out_fix("one of %s; attn --help says what each does", names);
     return CLI_USAGE;
 }
 

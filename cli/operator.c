@@ -77,11 +77,11 @@ static int ends_in(const char *path, const char *end)
     return n >= m && strcmp(path + n - m, end) == 0;
 }
 
-/* A .csv says no type: one that holds only 0 and 1 may be a boolean mask, since the option says that it is one. */
-static int csv_is_boolean(const char *path, const io_array *a)
+/* A .csv or a literal says no type: one that holds only 0 and 1 may be a boolean mask, since the option says that it is one. */
+static int text_is_boolean(const char *path, const io_array *a)
 {
     int64_t index[IO_MAX_RANK] = {0};
-    if (!ends_in(path, ".csv")) return 0;
+    if (!ends_in(path, ".csv") && !literal_is(path)) return 0;
     for (int64_t i = 0, n = convert_count(a); i < n; i++, convert_next(a, index)) {
         const double x = io_get(a, convert_at(a, index));
         if (x != 0 && x != 1) return 0;
@@ -100,10 +100,10 @@ int operator_allow(cli_call *c, const char *option, const char *path)
 static int put_mask(cli_call *c, const char *option, const char *path, int hide)
 {
     io_array *a = &c->allow;
-    io_error  e;
     int64_t   lost;
-    if (io_read(path, a, &e)) return out_io(&e);
-    if (a->dtype != IO_BOOL && !csv_is_boolean(path, a)) {
+    int       code = literal_read(path, a);
+    if (code) return code;
+    if (a->dtype != IO_BOOL && !text_is_boolean(path, a)) {
         out_fail(CLI_FIT, "%s %s holds %s; a boolean mask is needed", option, path, io_dtype_name(a->dtype));
         if (a->dtype > IO_BOOL)
             out_fix("convert it: mask.astype(bool) in NumPy, mask.bool() in PyTorch; true then means %s", hide ? "hidden" : "may be seen");
@@ -135,9 +135,9 @@ static int put_bias(cli_call *c, const char *path)
 {
     io_array     *a = &c->bias;
     const int32_t dtype = c->desc.q.dtype, to = dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
-    io_error      e;
     int64_t       lost, stride[4];
-    if (io_read(path, a, &e)) return out_io(&e);
+    int           code = literal_read(path, a);
+    if (code) return code;
     if (a->dtype > IO_BF16) {
         out_fail(CLI_FIT, "--bias %s holds %s; a float array is needed", path, io_dtype_name(a->dtype));
         if (a->dtype == IO_BOOL)
@@ -155,7 +155,7 @@ static int put_bias(cli_call *c, const char *path)
             return CLI_FIT;
         }
     }
-    const int code = broadcast(c, "--bias", path, a, stride);
+    code = broadcast(c, "--bias", path, a, stride);
     c->desc.bias = attn_in_strided(a->data, a->dtype, stride);
     return code;
 }

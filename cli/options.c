@@ -23,13 +23,15 @@ typedef struct option_row {
 
 static const char *const align_words[] = {"top-left", "bottom-right", NULL};             /* as ATTN_ALIGN_* count */
 static const char *const stage_words[] = {"weight", "scaled", "capped", "biased", NULL}; /* ATTN_STAGE_* + 1 */
+static const char *const sort_words[] = {"key", "weight", "score", "share", NULL};       /* as EXPLAIN_BY_* + 1 */
 static const char *const dtype_words[] = {"f32", "f64", "f16", "bf16", NULL};            /* as ATTN_F32 .. count */
 
 #define BIG      (INT64_C(1) << 62)
 #define AT(f)    offsetof(cli_options, f)
-#define OPERATOR (CLI_RUN | CLI_COMPARE | CLI_LAYER)
+#define OPERATOR (CLI_RUN | CLI_COMPARE | CLI_LAYER | CLI_EXPLAIN)
 #define SEES     (OPERATOR | CLI_MASK)
-#define FILES    (CLI_RUN | CLI_COMPARE)
+#define FILES    (CLI_RUN | CLI_COMPARE | CLI_EXPLAIN)
+#define LAYER    (CLI_LAYER | CLI_EXPLAIN)
 #define ALL      (OPERATOR | CLI_COST | CLI_INFO | CLI_DEMO | CLI_MASK)
 
 static const option_row table[] = {
@@ -39,27 +41,50 @@ static const option_row table[] = {
     {"against", 0, TEXT, CLI_COMPARE, AT(against), 0, 0, NULL, "OUT", "the result to compare with, in the layout of Q"},
     {"tolerance", 0, REAL_PAIR, CLI_COMPARE, AT(tolerance), 0, 0, NULL, "A,R",
      "accept |got - want| <= A * largest |want| + R * |want|; by default what the dtype promises"},
-    {"layer", 0, COUNT, CLI_LAYER, AT(layer), 0, 1000000, NULL, "N", "the layer of the checkpoint, from 0"},
-    {"prefix", 0, TEXT, CLI_LAYER, AT(prefix), 0, 0, NULL, "P",
+    {"layer", 0, COUNT, LAYER, AT(layer), 0, 1000000, NULL, "N", "the layer of the checkpoint, from 0"},
+    {"prefix", 0, TEXT, LAYER, AT(prefix), 0, 0, NULL, "P",
      "instead of --layer: all that stands before the layer's own names, number included"},
-    {"input", 0, TEXT, CLI_LAYER, AT(input), 0, 0, NULL, "X", "hidden states: (tokens, width) or (batch, tokens, width)"},
-    {"kv-input", 0, TEXT, CLI_LAYER, AT(kv_input), 0, 0, NULL, "Y", "cross-attention: keys and values come from Y instead of X"},
+    {"input", 0, TEXT, LAYER, AT(input), 0, 0, NULL, "X", "hidden states: (tokens, width) or (batch, tokens, width)"},
+    {"kv-input", 0, TEXT, LAYER, AT(kv_input), 0, 0, NULL, "Y", "cross-attention: keys and values come from Y instead of X"},
     {"layout", 0, TEXT, FILES, AT(layout), 0, 0, NULL, "AXES",
      "the axes of Q, K, V: letters b(atch), h(ead), s(equence), d(channel); by default bhsd, hsd or sd by the rank"},
-    {"heads", 0, COUNT, FILES, AT(heads), 1, BIG, NULL, "N", "query heads inside the channels (feature h * D + d) of a layout without h"},
+    {"heads", 0, COUNT, CLI_RUN | CLI_COMPARE, AT(heads), 1, BIG, NULL, "N",
+     "query heads inside the channels (feature h * D + d) of a layout without h"},
+    {"heads", 0, COUNT, CLI_EXPLAIN, AT(heads), 1, BIG, NULL, "N",
+     "query heads inside the channels of a layout without h, or of a checkpoint that does not say"},
     {"heads", 0, COUNT, CLI_LAYER, AT(heads), 1, BIG, NULL, "N", "query heads, where the checkpoint does not say"},
     {"heads", 0, COUNT, CLI_COST, AT(heads), 1, BIG, NULL, "N", "query heads (1)"},
-    {"kv-heads", 0, COUNT, CLI_LAYER, AT(kv_heads), 1, BIG, NULL, "N", "key heads, where the checkpoint does not say"},
+    {"kv-heads", 0, COUNT, LAYER, AT(kv_heads), 1, BIG, NULL, "N", "key heads, where the checkpoint does not say"},
     {"kv-heads", 0, COUNT, CLI_COST, AT(kv_heads), 1, BIG, NULL, "N", "key heads (as --heads)"},
     {"dtype", 0, WORD, FILES, AT(dtype), 0, 0, dtype_words, "T", "convert Q, K, V to f32, f64, f16 or bf16 first"},
     {"dtype", 0, WORD, CLI_COST, AT(dtype), 0, 0, dtype_words, "T", "f32 (default), f64, f16 or bf16"},
-    {"out-dtype", 0, WORD, FILES, AT(out_dtype), 0, 0, dtype_words, "T", "type of the result: the inputs' (default) or f32"},
+    {"out-dtype", 0, WORD, CLI_RUN | CLI_COMPARE, AT(out_dtype), 0, 0, dtype_words, "T",
+     "type of the result: the inputs' (default) or f32"},
     {"lse", 0, TEXT, CLI_RUN, AT(lse), 0, 0, NULL, "F", "write ln of each row's sum of exponentials, axes (batch, head, query)"},
     {"weights", 0, TEXT, CLI_RUN | CLI_LAYER, AT(weights), 0, 0, NULL, "F", "write the weights, axes (batch, head, query, key)"},
     {"stage", 0, WORD, CLI_RUN | CLI_LAYER, AT(stage), 0, 0, stage_words, "S",
      "what --weights holds: weight (default), scaled, capped or biased"},
     {"from", 0, WORD, CLI_MASK, AT(from), 0, 0, mask_forms, "FORM", "convert: the form of FILE; attn help mask names them"},
     {"to", 0, WORD, CLI_MASK, AT(to), 0, 0, mask_forms, "FORM", "convert: the form of the result"},
+    /* explain */
+    {"q", 0, TEXT, CLI_EXPLAIN, AT(q), 0, 0, NULL, "M", "in place of Q: a matrix written out, rows ended by ';', as in \"1,0; 0,1\""},
+    {"k", 0, TEXT, CLI_EXPLAIN, AT(k), 0, 0, NULL, "M", "the same in place of K"},
+    {"v", 0, TEXT, CLI_EXPLAIN, AT(v), 0, 0, NULL, "M", "the same in place of V"},
+    {"entry", 0, COUNT, CLI_EXPLAIN, AT(entry), 0, BIG, NULL, "N", "the batch entry, from 0; needed where there are several"},
+    {"head", 0, COUNT, CLI_EXPLAIN, AT(head), 0, BIG, NULL, "N", "the query head, from 0; needed where there are several"},
+    {"row", 0, COUNT, CLI_EXPLAIN, AT(row), 0, BIG, NULL, "N", "the query, from 0; needed where there are several"},
+    {"tokens", 0, TEXT, CLI_EXPLAIN, AT(token_file), 0, 0, NULL, "FILE",
+     "names of the keys: a line each, a JSON list, or the list in a .safetensors file's metadata"},
+    {"query-tokens", 0, TEXT, CLI_EXPLAIN, AT(query_token_file), 0, 0, NULL, "FILE",
+     "names of the queries; those of the keys where there are as many"},
+    {"why", 0, COUNT, CLI_EXPLAIN, AT(why), 0, BIG, NULL, "J", "write out key J, term by term"},
+    {"top", 0, COUNT, CLI_EXPLAIN, AT(top), 1, BIG, NULL, "K", "only the K keys with the most weight; the others in one line"},
+    {"sort", 0, WORD, CLI_EXPLAIN, AT(sort), 0, 0, sort_words, "S", "keys by key (default), weight, score or share, the largest first"},
+    {"stage", 0, WORD, CLI_EXPLAIN, AT(stage), 0, 0, stage_words, "S", "no further than this step: scaled, capped, biased or weight"},
+    {"channels", 0, LIST, CLI_EXPLAIN, AT(channels), 0, BIG, NULL, "C,..",
+     "contributions to these channels of the output (all, up to 4 channels), at most 16"},
+    {"digits", 0, COUNT, CLI_EXPLAIN, AT(digits), 0, 15, NULL, "N", "decimals of the table (3)"},
+    {"csv", 0, FLAG, CLI_EXPLAIN, AT(csv), 0, 0, NULL, NULL, "print the keys as .csv, all digits"},
     /* sizes of cost and mask */
     {"tokens", 0, LIST, CLI_COST, AT(tokens), 1, INT64_C(1) << 31, NULL, "N,..", "sequence lengths, one line each"},
     {"batch", 0, COUNT, CLI_COST, AT(batch), 1, BIG, NULL, "N", "sequences (1)"},
@@ -304,6 +329,6 @@ void options_print(unsigned command, FILE *to)
 
 void options_free(cli_options *o)
 {
-    cli_list *const lists[] = {&o->query_offset, &o->query_count, &o->key_count, &o->key_start, &o->tokens};
+    cli_list *const lists[] = {&o->query_offset, &o->query_count, &o->key_count, &o->key_start, &o->tokens, &o->channels};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]->at);
 }

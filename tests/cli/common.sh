@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 
 # same: what no two runs or machines have in common is taken out: times, threads, by how little results differ that agree.
-same() { sed -E -e 's/[0-9.]+ ms, [a-z0-9]+, [0-9]+ threads?$/TIME/' -e '/^agree: /,$ { s/largest error [0-9.e+-]+,/largest error small,/; /^largest at/d; }'; }
+same() { sed -E -e 's/[0-9.]+ ms, [a-z0-9]+, [0-9]+ threads?$/TIME/' -e '/^agree: /,$ { s/largest error [0-9.e+-]+,/largest error small,/; /^largest at/d; }' \
+    -e 's/(check|   ) +[a-z0-9]+ kernel in ([a-z0-9]+): .*: (ok|WRONG)$/\1 KERNEL in \2: \3/'; }
 
 # t ARGS: one command, what it says on either stream, and its exit code unless that is 0.
 t() {

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: MIT
 . "$CASES/common.sh"
 man=$CASES/../../man/attn.1
+pages="$man $(ls "$CASES"/../../man/attn-*.1)"
 t --help
-for sub in run layer check cost info demo; do
+subs=$("$ATTN" --help | sed -n '/^Usage/,/^attn help/s/^  \([a-z]*\) .*/\1/p')
+for sub in $subs; do
     "$ATTN" help $sub > $sub.help
     "$ATTN" $sub --help | cmp - $sub.help
     "$ATTN" $sub -h | cmp - $sub.help
@@ -12,7 +14,8 @@ for sub in run layer check cost info demo; do
 done
 echo "Options in the help and not in the manual page, or the other way:"
 grep -hoE '^ .{0,8}--[a-z-]+' ./*.help | sed 's/.*--//' | sort -u > helped
-grep -oE 'Fl -[a-z][a-z-]*' "$man" | sed 's/Fl -//' | grep -v '^version$' | sort -u > manual
+# shellcheck disable=SC2086
+grep -ohE 'Fl -[a-z][a-z-]*' $pages | sed 's/Fl -//' | grep -v '^version$' | sort -u > manual
 comm -3 helped manual
 echo "$(wc -l < helped) options"
 echo "Exit codes in the manual page:"
@@ -22,11 +25,11 @@ echo "Examples of the help:"
 mkdir -p bin share/attn
 cp "$ATTN" bin
 cp minilm.safetensors share/attn/minilm-layer.safetensors
-for sub in run check cost info demo; do
+ln -s minilm.safetensors model.safetensors
+for sub in run explain check cost info demo; do
     sed -n '/^Examples/,/^Usage/s/^  attn //p' $sub.help > examples
     while read -r line; do
-        # shellcheck disable=SC2086
-        bin/attn $line > .said 2>&1
+        eval "bin/attn $line" > .said 2>&1
         echo "$? attn $line"
     done < examples
 done
