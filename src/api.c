@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "internal.h"
 
@@ -57,6 +58,22 @@ ATTN_API int32_t attn_work_bytes(const attn_desc *desc, size_t *bytes, attn_erro
     if (status) return status;
     if (!bytes) return attn_fail(error, ATTN_E_ARGUMENT, "bytes is NULL");
     *bytes = plan.work_bytes;
+    return ATTN_OK;
+}
+
+ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info, attn_error *error)
+{
+    struct attn_plan plan;
+    attn_plan_info   ours = attn_plan_info_new();
+    int32_t          status = make(desc, 0, &plan, error);
+    if (!status) status = attn_check_info(info, error);
+    if (status) return status;
+    if (!attn_describe_plan(&plan, &ours))
+        return attn_fail(error, ATTN_E_MEMORY, "no memory to play %lld threads through", (long long)plan.slots);
+    const size_t size = info->size;
+    memset(info, 0, size); /* what the caller's version has and this library does not is 0 */
+    memcpy(info, &ours, size < sizeof ours ? size : sizeof ours);
+    info->size = size;
     return ATTN_OK;
 }
 

@@ -30,16 +30,27 @@ int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...)
 
 /* ---- reading a struct of any version ---------------------------------------------------------------------------------------------- */
 
-/* First versions of the two growing structs; a shorter one has never existed. */
-enum { DESC_SIZE_1 = sizeof(attn_desc), MERGE_SIZE_1 = sizeof(attn_merge_desc), LARGEST_STRUCT = 65536 };
+/* First versions of the growing structs; a shorter one has never existed. */
+enum {
+    DESC_SIZE_1 = sizeof(attn_desc),
+    MERGE_SIZE_1 = sizeof(attn_merge_desc),
+    INFO_SIZE_1 = sizeof(attn_plan_info),
+    LARGEST_STRUCT = 65536
+};
+
+static int32_t check_struct(const void *from, size_t *size, size_t first, const char *what, attn_error *e)
+{
+    ARG(from, "%s is NULL", what);
+    memcpy(size, from, sizeof *size);
+    ARG(*size >= first, "%s.size is %zu, less than the first version's %zu; start from %s_new()", what, *size, first, what);
+    ARG(*size <= LARGEST_STRUCT, "%s.size is %zu, which no version has; start from %s_new()", what, *size, what);
+    return ATTN_OK;
+}
 
 static int32_t read_struct(const void *from, void *to, size_t first, size_t ours, const char *what, attn_error *e)
 {
-    size_t size;
-    ARG(from, "%s is NULL", what);
-    memcpy(&size, from, sizeof size);
-    ARG(size >= first, "%s.size is %zu, less than the first version's %zu; start from %s_new()", what, size, first, what);
-    ARG(size <= LARGEST_STRUCT, "%s.size is %zu, which no version has; start from %s_new()", what, size, what);
+    size_t size = 0;
+    TRY(check_struct(from, &size, first, what, e));
     memset(to, 0, ours);
     memcpy(to, from, size < ours ? size : ours);
     for (size_t i = ours; i < size; i++)
@@ -265,7 +276,7 @@ int32_t attn_check_desc(const attn_desc *from, attn_desc *d, int data, attn_erro
     ARG(d->reserved == 0, "attn_desc.reserved is %d, and must be 0", d->reserved);
     TRY(check_isa(d->isa, e));
     if (d->executor) {
-        ARG(d->executor->parallel_for, "executor->parallel_for is NULL");
+        ARG(d->executor->parallel_for || !data, "executor->parallel_for is NULL");
         ARG(d->executor->width >= 1 && d->executor->width <= 65536, "executor->width is %d, and must be from 1 to 65536",
             d->executor->width);
         ARG(d->executor->reserved == 0, "executor->reserved is %d, and must be 0", d->executor->reserved);
@@ -273,6 +284,12 @@ int32_t attn_check_desc(const attn_desc *from, attn_desc *d, int data, attn_erro
     ARG(d->work || d->work_bytes == 0 || !data, "work is NULL though work_bytes is %zu", d->work_bytes);
     settle_all(d);
     return ATTN_OK;
+}
+
+int32_t attn_check_info(const attn_plan_info *info, attn_error *e)
+{
+    size_t size;
+    return check_struct(info, &size, INFO_SIZE_1, "attn_plan_info", e);
 }
 
 int32_t attn_check_merge(const attn_merge_desc *from, attn_merge_desc *d, attn_error *e)

@@ -23,11 +23,14 @@ struct unit {
     int64_t task, chunk;
 };
 
+enum { TASKS, CHUNKS, FOLDS }; /* what the threads share: whole tasks, or a wave's units, to be walked or folded */
+
 struct run {
     const struct attn_plan *plan;
     char                   *work;
+    int64_t                 what;
+    const struct unit      *units;
     int64_t                 count;
-    const struct unit      *units; /* what is counted; NULL: tasks */
     _Atomic int64_t         next;
 };
 
@@ -173,7 +176,23 @@ static char *wave_part(const struct attn_plan *plan, char *work, int64_t unit)
     return task_part(plan, work, plan->tasks + unit);
 }
 
-/* One thread's share: tasks from one counter. Which thread takes which task is of no matter to the bits. */
+/* Folds what the wave left of one task, left to right: the unit's and the units' after it that belong to the same task. */
+static void fold_task(const struct run *run, int64_t unit)
+{
+    const struct attn_plan *plan = run->plan;
+    const int64_t           task = run->units[unit].task;
+    const struct attn_part  whole = part_at(plan, task_part(plan, run->work, task));
+    struct attn_task        t = {.plan = plan};
+    if (unit && run->units[unit - 1].task == task) return; /* done with an earlier unit */
+    attn_task_locate(&t, task);
+    t.block.value_dim = plan->d.value_dim;
+    for (; unit < run->count && run->units[unit].task == task; unit++) {
+        t.block.part = part_at(plan, wave_part(plan, run->work, unit));
+        plan->kernel->fold(&t.block, &whole);
+    }
+}
+
+/* One thread's share: pieces from one counter. Which thread takes which is of no matter to the bits. */
 static void share(void *arg, int32_t index)
 {
     struct run             *run = arg;
@@ -184,37 +203,29 @@ static void share(void *arg, int32_t index)
     fesetenv(FE_DFL_ENV);
     guard(plan, slot, 1);
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < run->count;)
-        if (run->units)
+        if (run->what == CHUNKS)
             run_chunk(plan, slot, run->units[i], wave_part(plan, run->work, i));
+        else if (run->what == FOLDS)
+            fold_task(run, i);
         else
             run_task(plan, slot, i, plan->wave ? task_part(plan, run->work, i) : 0);
     guard(plan, slot, 0);
     fesetenv(&env);
 }
 
-static void run_all(const struct attn_plan *plan, char *work, int64_t count, const struct unit *units)
+static void run_all(const struct attn_plan *plan, char *work, int64_t what, const struct unit *units, int64_t count)
 {
-    struct run run = {plan, work, count, units, 0};
+    struct run run = {plan, work, what, units, count, 0};
     if (plan->slots == 1)
         share(&run, 0);
     else
         plan->d.executor->parallel_for(plan->d.executor->context, (int32_t)plan->slots, share, &run);
 }
 
-static void fold_wave(const struct attn_plan *plan, char *work, const struct unit *units, int64_t n)
+static void run_wave(const struct attn_plan *plan, char *work, const struct unit *units, int64_t n)
 {
-    struct attn_task t = {.plan = plan};
-    fenv_t           env;
-    fegetenv(&env);
-    fesetenv(FE_DFL_ENV);
-    for (int64_t i = 0; i < n; i++) {
-        const struct attn_part whole = part_at(plan, task_part(plan, work, units[i].task));
-        attn_task_locate(&t, units[i].task);
-        t.block.value_dim = plan->d.value_dim;
-        t.block.part = part_at(plan, wave_part(plan, work, i));
-        plan->kernel->fold(&t.block, &whole);
-    }
-    fesetenv(&env);
+    run_all(plan, work, CHUNKS, units, n);
+    run_all(plan, work, FOLDS, units, n);
 }
 
 /* Walks the chunks of all tasks that anybody sees, a wave of them at a time, and folds each wave in order: chunks of a task left to right. */
@@ -222,29 +233,26 @@ static void run_waves(const struct attn_plan *plan, char *work)
 {
     struct unit     *units = (struct unit *)(void *)wave_part(plan, work, plan->wave);
     struct attn_task t = {.plan = plan};
-    int64_t          low = 0, high = 0, n = 0;
+    int64_t          low, high, n = 0;
     for (int64_t task = 0; task < plan->tasks; task++) {
         attn_task_locate(&t, task);
-        for (int64_t r = 0; r < t.block.m; r++) attn_mask_row(&plan->d, t.batch, &t.rows[r]);
         t.block.value_dim = plan->d.value_dim;
         const struct attn_part whole = part_at(plan, task_part(plan, work, task));
         plan->kernel->begin(&t.block, &whole);
-        if (!attn_task_span(&t, &low, &high)) low = high = 0;
+        attn_task_span(&t, &low, &high);
         for (int64_t chunk = low / ATTN_CHUNK; chunk * ATTN_CHUNK < high; chunk++) {
             units[n++] = (struct unit){task, chunk};
             if (n < plan->wave) continue;
-            run_all(plan, work, n, units);
-            fold_wave(plan, work, units, n);
+            run_wave(plan, work, units, n);
             n = 0;
         }
     }
-    if (n) run_all(plan, work, n, units);
-    fold_wave(plan, work, units, n);
+    if (n) run_wave(plan, work, units, n);
 }
 
 void attn_exec(const struct attn_plan *plan, void *work)
 {
     char *aligned = (char *)(((uintptr_t)work + 63) & ~(uintptr_t)63);
     if (plan->wave) run_waves(plan, aligned);
-    run_all(plan, aligned, plan->tasks, 0);
+    run_all(plan, aligned, TASKS, 0, plan->tasks);
 }

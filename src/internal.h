@@ -27,6 +27,8 @@ struct attn_plan {
     int64_t                    block_heads; /* a task: so many heads of a group x so many queries, at most kernel->rows together */
     int64_t                    block_queries;
     int64_t                    head_blocks, query_blocks, tasks;
+    int64_t                    bundle;     /* so many key heads' tasks take turns, the longest first, see attn_plan_place */
+    int64_t                    later_sees; /* 1: later queries see more keys than earlier ones; 0: not more */
     int64_t                    slots;      /* threads in use */
     int64_t                    wave;       /* how many chunks are walked at a time, when threads share the keys of few tasks; else 0 */
     size_t                     part_bytes; /* laid out like o, top, sum in a slot */
@@ -39,6 +41,11 @@ struct attn_row {
     int64_t head, query, position, low, high;
 };
 
+/* What a task computes: so many query heads x queries, of one key head. */
+struct attn_place {
+    int64_t batch, group_head, head, heads, query, queries;
+};
+
 /* What mask.c says of a tile. */
 enum {
     ATTN_SEES_NONE,
@@ -49,12 +56,14 @@ enum {
 
 /* check.c: copies the caller's descriptor (any version) to *to and checks it. data: pointers to data are looked at too. */
 int32_t attn_check_desc(const attn_desc *from, attn_desc *to, int data, attn_error *error);
+int32_t attn_check_info(const attn_plan_info *info, attn_error *error);
 int32_t attn_check_merge(const attn_merge_desc *from, attn_merge_desc *to, attn_error *error);
 int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* plan.c */
 int32_t                    attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error);
 const struct attn_convert *attn_plan_convert(int32_t dtype);
+struct attn_place          attn_plan_place(const struct attn_plan *plan, int64_t index);
 
 /* task.c */
 /* A task in flight: the block, its rows and where its slot's scratch lies. */
@@ -75,11 +84,17 @@ void    attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t fi
 int     attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high);
 void    attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip);
 
+/* describe.c: tells what the plan costs; 0 when there is no memory. */
+int attn_describe_plan(const struct attn_plan *plan, attn_plan_info *info);
+
 /* exec.c: runs a plan with work_bytes bytes at work. */
 void attn_exec(const struct attn_plan *plan, void *work);
 
 /* mask.c */
 void    attn_mask_row(const struct attn_desc *d, int64_t batch, struct attn_row *row);
+int     attn_mask_span(const attn_desc *d, int64_t batch, int64_t first, int64_t n, int64_t *low, int64_t *high);
+double  attn_mask_pairs(const attn_desc *d, int64_t batch, int64_t first, int64_t n, int64_t from, int64_t to);
+double  attn_mask_walk(const attn_desc *d, int64_t batch, int64_t n);
 int     attn_mask_sees(const attn_desc *d, int64_t batch, const struct attn_row *row, int64_t key); /* key counted from key_start */
 int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, const struct attn_row *rows, int64_t m, int64_t first,
                        int64_t keys);

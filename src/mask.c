@@ -26,17 +26,85 @@ int64_t attn_query_offset(const attn_desc *d, int64_t batch)
     return d->align == ATTN_ALIGN_BOTTOM_RIGHT ? attn_key_count(d, batch) - attn_query_count(d, batch) : 0;
 }
 
-/* Position, and the keys that lengths, causal and window leave: always one interval. A position is at most 2^62 + 2^40 in size, a window bound any int64. */
+/* By position a query sees the keys from `low` to `high` as far as they are among 0 .. keys - 1. Both rise by one from each query to the next, so
+ * that what a block sees is one interval too. A position is at most 2^62 + 2^40 in size, a window bound any int64; beyond 2^61 no key is near. */
+struct sight {
+    int64_t low, high, keys;
+};
+
+static int64_t shifted(int64_t position, int64_t by)
+{
+    const int64_t far = INT64_C(1) << 61;
+    int64_t       x;
+    if (__builtin_add_overflow(position, by, &x)) x = by;
+    return x < -far ? -far : x > far ? far : x;
+}
+
+static struct sight look(const attn_desc *d, int64_t batch, int64_t query)
+{
+    const int64_t p = query + attn_query_offset(d, batch);
+    struct sight  s = {-(INT64_C(1) << 61), INT64_C(1) << 61, attn_key_count(d, batch)};
+    if (d->window && d->window_left >= 0) s.low = shifted(p, -d->window_left);
+    if (d->window && d->window_right >= 0) s.high = shifted(p, d->window_right) + 1;
+    if (d->causal && shifted(p, 0) < s.high) s.high = shifted(p, 0) + 1;
+    return s;
+}
+
+static int64_t held(int64_t x, int64_t low, int64_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* Position, and the keys that lengths, causal and window leave. */
 void attn_mask_row(const attn_desc *d, int64_t batch, struct attn_row *row)
 {
-    int64_t p = row->query + attn_query_offset(d, batch), low = 0, high = attn_key_count(d, batch);
-    if (d->causal && p < high) high = p + 1;
-    if (d->window && d->window_left >= 0 && p > d->window_left) low = p - d->window_left;
-    if (d->window && d->window_right >= 0 && p < high && d->window_right < high - 1 - p) high = p + d->window_right + 1;
-    if (row->query >= attn_query_count(d, batch) || high < low) high = low = 0;
-    row->position = p;
-    row->low = low;
-    row->high = high;
+    const struct sight s = look(d, batch, row->query);
+    row->position = row->query + attn_query_offset(d, batch);
+    row->low = held(s.low, 0, s.keys);
+    row->high = held(s.high, 0, s.keys);
+    if (row->query >= attn_query_count(d, batch) || row->high <= row->low) row->low = row->high = 0;
+}
+
+/* The keys that any of n queries from `first` on sees by position: from *low, to *high; 0 if there are none. */
+int attn_mask_span(const attn_desc *d, int64_t batch, int64_t first, int64_t n, int64_t *low, int64_t *high)
+{
+    const int64_t end = first + n < attn_query_count(d, batch) ? first + n : attn_query_count(d, batch);
+    *low = *high = 0;
+    if (first >= end) return 0;
+    const struct sight top = look(d, batch, first), bottom = look(d, batch, end - 1);
+    *low = held(top.low, 0, top.keys);
+    *high = held(bottom.high, 0, top.keys);
+    if (*low >= *high) *low = *high = 0;
+    return *low < *high;
+}
+
+/* The sum of held(first + i * step, low, high) for i in 0 .. n - 1: first low, then rising, then high. */
+static double ramp(int64_t first, int64_t step, int64_t n, int64_t low, int64_t high)
+{
+    const int64_t rise = first < low ? held((low - first + step - 1) / step, 0, n) : 0;
+    const int64_t end = first < high ? held((high - first + step - 1) / step, 0, n) : 0;
+    double        sum = (double)rise * (double)low + (double)(n - end) * (double)high;
+    if (rise < end) sum += (double)(end - rise) * ((double)(first + rise * step) + (double)(first + (end - 1) * step)) / 2;
+    return sum;
+}
+
+/* How many pairs of n queries from `first` on and keys `from` .. `to` - 1 see each other by position. */
+double attn_mask_pairs(const attn_desc *d, int64_t batch, int64_t first, int64_t n, int64_t from, int64_t to)
+{
+    const struct sight s = look(d, batch, first);
+    const int64_t      rows = held(attn_query_count(d, batch) - first, 0, n);
+    from = held(from, 0, s.keys), to = held(to, from, s.keys);
+    return ramp(s.high, 1, rows, from, to) - ramp(s.low, 1, rows, from, to);
+}
+
+/* The sum of the spans of all blocks of n queries. */
+double attn_mask_walk(const attn_desc *d, int64_t batch, int64_t n)
+{
+    const struct sight s = look(d, batch, 0);
+    const int64_t      blocks = attn_query_count(d, batch) / n;
+    int64_t            low, high;
+    attn_mask_span(d, batch, blocks * n, n, &low, &high); /* of the last, shorter one */
+    return ramp(s.high + n - 1, n, blocks, 0, s.keys) - ramp(s.low, n, blocks, 0, s.keys) + (double)(high - low);
 }
 
 /* One pair, slowly: for what a row's NaN must reach. */

@@ -97,7 +97,8 @@ static int64_t blocks(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
-/* A block holds queries of one head; few queries leave room for other heads of the group, which read the same keys. */
+/* A block holds queries of one head; few queries leave room for other heads of the group, which read the same keys: as many in each block, so that no
+ * task is much shorter than the others. */
 static void cut(struct attn_plan *plan)
 {
     const attn_desc *d = &plan->d;
@@ -105,16 +106,43 @@ static void cut(struct attn_plan *plan)
     plan->tasks = plan->slots = plan->wave = 0;
     if (d->batch == 0 || d->heads == 0 || d->queries == 0) return;
     plan->block_queries = d->queries < rows ? d->queries : rows;
-    plan->block_heads = rows / plan->block_queries < group ? rows / plan->block_queries : group;
+    plan->head_blocks = blocks(group, rows / plan->block_queries);
+    plan->block_heads = blocks(group, plan->head_blocks);
     plan->query_blocks = blocks(d->queries, plan->block_queries);
-    plan->head_blocks = blocks(group, plan->block_heads);
     plan->tasks = d->batch * d->kv_heads * plan->head_blocks * plan->query_blocks;
-    int64_t threads = d->executor ? d->executor->width : 1, chunks = blocks(d->keys, ATTN_CHUNK);
-    /* few tasks for many threads: chunks of keys are walked apart and folded after; the order of folding, and so the bits, stay */
-    if (threads > 1 && plan->tasks < 2 * threads && chunks > 1)
+    const int64_t threads = d->executor ? d->executor->width : 1, chunks = blocks(d->keys, ATTN_CHUNK);
+    /* few tasks for many threads: chunks of keys are walked apart and folded after; the order of folding, and so the bits, stay. A few more tasks
+     * than that are left whole only if the last of them keep most threads busy. */
+    const int64_t idle = threads - 1 - (plan->tasks - 1) % threads;
+    if (threads > 1 && chunks > 1 && (plan->tasks < 2 * threads || (plan->tasks < 4 * threads && idle > plan->tasks / 10)))
         plan->wave = plan->tasks * chunks < 4 * threads ? plan->tasks * chunks : 4 * threads;
-    int64_t pieces = plan->wave ? plan->wave : plan->tasks;
+    const int64_t pieces = plan->wave ? plan->wave : plan->tasks;
     plan->slots = threads < pieces ? threads : pieces;
+    /* heads take turns, enough of them that the short tasks of the last ones fill the gaps between all threads; one thread stays with its head */
+    plan->later_sees = d->causal || (d->window && d->window_right >= 0);
+    plan->bundle = threads > 1 ? blocks(4 * threads, plan->query_blocks) : 1;
+}
+
+/* Task number `index`. Those that see most come first: bundles of key heads (and parts of their groups) one after another, the incomplete one first;
+ * in a bundle the blocks of queries from those that see most to those that see least; for each of them the heads of the bundle. The order is
+ * counted from its end. */
+struct attn_place attn_plan_place(const struct attn_plan *plan, int64_t index)
+{
+    const attn_desc *d = &plan->d;
+    const int64_t    group = d->heads / d->kv_heads, columns = d->batch * d->kv_heads * plan->head_blocks;
+    int64_t          back = plan->tasks - 1 - index, bundle = back / plan->query_blocks / plan->bundle;
+    int64_t          size = columns - bundle * plan->bundle < plan->bundle ? columns - bundle * plan->bundle : plan->bundle;
+    back -= bundle * plan->bundle * plan->query_blocks;
+    int64_t column = columns - 1 - bundle * plan->bundle - back % size, block = back / size;
+    if (!plan->later_sees) block = plan->query_blocks - 1 - block;
+    struct attn_place p = {.head = column % plan->head_blocks * plan->block_heads, .query = block * plan->block_queries};
+    p.heads = group - p.head < plan->block_heads ? group - p.head : plan->block_heads;
+    p.queries = d->queries - p.query < plan->block_queries ? d->queries - p.query : plan->block_queries;
+    column /= plan->head_blocks;
+    p.batch = column / d->kv_heads;
+    p.group_head = column % d->kv_heads;
+    p.head += p.group_head * group;
+    return p;
 }
 
 int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error)
@@ -134,7 +162,7 @@ int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_er
     cut(plan);
     map_scratch(plan);
     plan->part_bytes = plan->at.o[1] - plan->at.o[0];
-    size_t parts = plan->wave ? (size_t)(plan->tasks + plan->wave) : 0; /* fewer than 6 per thread */
+    size_t parts = plan->wave ? (size_t)(plan->tasks + plan->wave) : 0; /* fewer than 8 per thread */
     if (__builtin_mul_overflow((size_t)plan->slots, plan->at.bytes, &plan->work_bytes) ||
         __builtin_mul_overflow(parts, plan->part_bytes, &parts) || __builtin_add_overflow(plan->work_bytes, parts, &plan->work_bytes) ||
         plan->work_bytes > PTRDIFF_MAX / 2)

@@ -83,19 +83,14 @@ static void load_queries(const struct attn_task *t)
 /* Which queries task number `index` has. */
 void attn_task_locate(struct attn_task *t, int64_t index)
 {
-    const struct attn_plan *plan = t->plan;
-    const attn_desc        *d = &plan->d;
-    int64_t                 qb = index % plan->query_blocks, hb = index / plan->query_blocks % plan->head_blocks,
-            bg = index / plan->query_blocks / plan->head_blocks;
-    int64_t group = d->heads / d->kv_heads, h0 = hb * plan->block_heads, i0 = qb * plan->block_queries;
-    int64_t heads = group - h0 < plan->block_heads ? group - h0 : plan->block_heads;
-    int64_t queries = d->queries - i0 < plan->block_queries ? d->queries - i0 : plan->block_queries;
-    t->batch = bg / d->kv_heads;
-    t->group_head = bg % d->kv_heads;
-    t->block.m = heads * queries;
-    for (int64_t r = 0; r < t->block.m; r++) {
-        t->rows[r].head = t->group_head * group + h0 + r / queries;
-        t->rows[r].query = i0 + r % queries;
+    const struct attn_place p = attn_plan_place(t->plan, index);
+    t->batch = p.batch;
+    t->group_head = p.group_head;
+    t->block.m = p.heads * p.queries;
+    for (int64_t r = 0, head = p.head, i = 0; r < t->block.m; r++) {
+        t->rows[r].head = head;
+        t->rows[r].query = p.query + i;
+        if (++i == p.queries) i = 0, head++;
     }
 }
 
@@ -186,12 +181,6 @@ void attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first
 /* The keys that any row sees by position: from *low, to *high; 0 if there are none. */
 int attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high)
 {
-    *low = INT64_MAX;
-    *high = 0;
-    for (int64_t r = 0; r < t->block.m; r++)
-        if (t->rows[r].low < t->rows[r].high) {
-            *low = t->rows[r].low < *low ? t->rows[r].low : *low;
-            *high = t->rows[r].high > *high ? t->rows[r].high : *high;
-        }
-    return *low < *high;
+    const int64_t first = t->rows[0].query;
+    return attn_mask_span(&t->plan->d, t->batch, first, t->rows[t->block.m - 1].query + 1 - first, low, high);
 }

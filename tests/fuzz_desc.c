@@ -222,10 +222,16 @@ static void choose_all(attn_desc *d, attn_executor *executor)
 /* The caller's own workspace: exactly right, one byte short, or none. */
 static void *choose_work(attn_desc *d)
 {
-    size_t     bytes = 0;
-    attn_error e;
-    uint8_t    way = byte() % 8;
-    if (attn_work_bytes(d, &bytes, &e) != ATTN_OK || way < 5 || bytes > 1 << 24) return NULL;
+    size_t         bytes = 0;
+    attn_error     e;
+    uint8_t        way = byte() % 8;
+    attn_plan_info info = attn_plan_info_new();
+    int32_t        code = attn_work_bytes(d, &bytes, &e), described = attn_plan_describe(d, &info, &e);
+    promise(described == code, "attn_plan_describe refuses as attn_work_bytes does");
+    promise(described ||
+                (info.work_bytes == bytes && info.speedup >= 0 && info.speedup <= 1e-6 + (double)(info.threads ? info.threads : 1)),
+            "a plan speaks of the same bytes, and no thread is faster than a thread");
+    if (code != ATTN_OK || way < 5 || bytes > 1 << 24) return NULL;
     if (way == 7 && bytes) bytes--;
     d->work = malloc(bytes ? bytes : 1);
     d->work_bytes = bytes;

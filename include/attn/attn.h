@@ -39,8 +39,8 @@
  *
  * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512, 24
  * for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8 or fewer, as in
- * decoding). parts = 0, unless there are fewer than two blocks of `rows` queries per thread and more than 2048 keys: then the threads share the
- * keys, and parts < 6 * executor->width, however many keys there are.
+ * decoding). parts = 0, unless there are few blocks of `rows` queries per thread (fewer than two, or fewer than four that would leave threads
+ * idle) and more than 2048 keys: then the threads share the keys, and parts < 8 * executor->width, however many keys there are.
  *
  * Blocks of keys that no query of a block of queries may see are skipped, whichever option hides them: causal costs about half, a window what it
  * lets be seen, padding nothing. An innermost stride of 1 lets k and v be read in place in f32 and f64; everything else is copied tile by tile.
@@ -59,12 +59,18 @@
  * There is no global state. Any thread may call any function at any time; one pool may be shared by calls that run at the same time. A call uses
  * the calling thread alone unless `executor` is set. After fork() a pool has no threads in the child: calls there still
  * give the same results on the calling thread alone, and attn_pool_free() frees its memory; make a new pool to have threads.
+ *
+ * Threads take blocks of queries one by one, those that see most keys first; where blocks are few, chunks of 2048 keys. attn_plan_describe() tells
+ * how evenly that divides, for any number of threads. No call creates a thread: those of a pool wait for the next call with their eyes open
+ * for about 50 microseconds, then sleep; so does the caller for the last of them. Where the pool has more threads than there are CPUs for it
+ * (by the affinity of the thread that made it), nobody spins.
  * The library installs no signal handlers, prints nothing, and never exits or aborts.
  *
  * WHAT IS ABI
  *
  * From 0.1.0 on: the functions below, the numbers of codes and dtypes, attn_in, attn_out, attn_error and attn_executor, which
- * are frozen, and attn_desc and attn_merge_desc, which only grow at their ends (`size` tells how much the caller knows; see attn_desc_new).
+ * are frozen, and attn_desc, attn_merge_desc and attn_plan_info, which only grow at their ends (`size` tells how much the caller knows; see
+ * attn_desc_new).
  * Supported and tested: Linux on x86-64 and aarch64, little endian, C99 and later, C++17 and later.
  *
  * EXAMPLE: one decoding step over a cache of `capacity` keys per head, of which the first `used` hold something. The query is the
@@ -284,8 +290,64 @@ ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error);
 ATTN_API int32_t attn_check(const attn_desc *desc, attn_error *error);
 
 /* The bytes that attn_run() with this descriptor needs as `work`, into *bytes. They depend on sizes, dtypes, isa and executor->width. Data
- * pointers and `work` may still be NULL. */
+ * pointers, `work` and executor->parallel_for may still be NULL. */
 ATTN_API int32_t attn_work_bytes(const attn_desc *desc, size_t *bytes, attn_error *error);
+
+/* ---- what a call costs ------------------------------------------------------------------------------------------------------------ */
+
+/* What attn_run() would do with a descriptor, known from sizes, options, lists and executor->width alone. Work is counted in flop:
+ * 2 * (dim + value_dim) for each query and key that see each other by position (lengths, causal, window); exponentials are not counted, and what
+ * allow and bias hide is. Numbers are doubles because they may pass 2^63; below 2^53 they are exact. */
+typedef struct attn_plan_info {
+    size_t      size;                       /* set by attn_plan_info_new() */
+    const char *kernel, *isa;               /* static strings: the row of the kernel table, its instruction set */
+    int64_t     threads;                    /* in use: executor->width, or fewer where there are not so many pieces */
+    int64_t     block_heads, block_queries; /* a task is so many query heads of a key head x so many queries, at the edges fewer */
+    int64_t     tasks;
+    int64_t     units,
+        waves; /* where threads share keys: tasks are cut into so many units of at most 2048 keys, walked in so many waves; else 0 */
+    double pairs, flop;   /* of all heads and batch entries */
+    double longest_flop;  /* of the longest piece that a thread takes at once: a task or a unit */
+    double critical_flop; /* what the busiest thread does, waiting and folding included */
+    double speedup;       /* flop / critical_flop: the prediction. 1 where there is nothing to do */
+    double moved_bytes;   /* q, k, v and out, each once, of k and v what any query sees: what memory must deliver at the least */
+    double walked_bytes;  /* the same, but k and v once for each task that walks them: what caches deliver besides */
+    size_t work_bytes;    /* as attn_work_bytes() says */
+} attn_plan_info;
+
+static inline attn_plan_info attn_plan_info_new(void)
+{
+    attn_plan_info i;
+    memset(&i, 0, sizeof i);
+    i.size = sizeof i;
+    return i;
+}
+
+/* Fills *info, as far as info->size says that the caller knows it. Pointers may be NULL as for attn_work_bytes();
+ * nothing is run and no thread is used. The prediction plays the run through: threads of equal speed take pieces in the order of the run, each as soon as it is free; memory
+ * is no limit, starting costs nothing, a folded number counts as 8 flop. That takes about 0.1 microseconds per piece; more than 2^20 pieces are not
+ * played, and then longest_flop, units and critical_flop are upper bounds, speedup a lower one. ATTN_E_MEMORY: no room for a clock per thread.
+ *
+ * @example plan
+ * #include <attn/attn.h>
+ * #include <stdio.h>
+ * int main(void)                                     // does one decoding step of 8 key heads keep 16 threads busy?
+ * {
+ *     attn_desc d = attn_desc_new();
+ *     attn_plan_info info = attn_plan_info_new();
+ *     attn_executor sixteen = {NULL, NULL, 16, 0};   // only its width is looked at
+ *     d.batch = 1, d.heads = 32, d.kv_heads = 8, d.queries = 1, d.keys = 4096, d.dim = d.value_dim = 128;
+ *     d.q = attn_in_dense(NULL, ATTN_F32, 32, 1, 128), d.k = d.v = attn_in_dense(NULL, ATTN_F32, 8, 4096, 128);
+ *     d.out = attn_out_dense(NULL, ATTN_F32, 32, 1, 128);
+ *     d.executor = &sixteen;
+ *     attn_error e;
+ *     if (attn_plan_describe(&d, &info, &e) != ATTN_OK) { fprintf(stderr, "%s\n", e.message); return 1; }
+ *     printf("%.1f times as fast as one thread, %.1f flop per byte\n", info.speedup, info.flop / info.moved_bytes);
+ *     return 0;
+ * }
+ * @end
+ */
+ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info, attn_error *error);
 
 /* ---- partial results -------------------------------------------------------------------------------------------------------------- */
 

@@ -27,6 +27,7 @@ for source in "$work"/*.c; do
     echo "example $name: compiles as C99, C11 and C++17, and links"
 done
 [ "$(tr '\n' ' ' < "$work/weights.out")" = '6.698 3.302 3.302 6.698 ' ] || { echo "the example weights of attn_layer.h prints something else"; exit 1; }
+[ "$(cat "$work/plan.out")" = '16.0 times as fast as one thread, 2.0 flop per byte' ] || { echo "the example plan of attn.h prints something else"; exit 1; }
 # The two of attn.h are called, and their results compared with the formula.
 gcc $flags scripts/checks/examples.c "$work/decode.c" "$work/padded.c" $libs -o "$work/call"
 "$work/call"
