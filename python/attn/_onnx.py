@@ -4,10 +4,9 @@ SPDX-License-Identifier: MIT
 import numpy as np
 
 from . import attention
-from ._describe import FLOATS
 
 STAGES = ("scaled", "capped", "biased", "weight")  # qk_matmul_output_mode 0 to 3
-TYPES = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}  # softmax_precision: numbers of ONNX's types
+TYPES = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}  # ONNX's numbers of the float types
 
 
 def split_heads(name, x, heads):
@@ -30,7 +29,7 @@ def mask_option(mask, keys, dtype):
     mask = pad_mask(mask, keys)
     if mask.dtype == np.bool_:
         return {"allow": mask}
-    if mask.dtype.name not in FLOATS:
+    if mask.dtype.name not in TYPES.values():
         raise ValueError("attn_mask has dtype %s; it must be bool or a float type" % mask.dtype.name)
     return {"bias": mask if mask.dtype.name in ("float32", dtype) else mask.astype("float64" if dtype == "float64" else "float32")}
 

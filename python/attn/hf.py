@@ -133,7 +133,7 @@ def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function
             if not padding.all():
                 runs = _runs(padding)
                 if runs is None:
-                    options["allow"] = padding[:, None, None, :].numpy()
+                    options["allow"] = padding[:, None, None, :]
                 else:
                     options["key_start"], options["key_count"] = runs[0].numpy(), runs[1].numpy()
                     offset = offset - options["key_start"]
@@ -148,15 +148,6 @@ def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function
 
 
 # ---- attention ----------------------------------------------------------------------------------------------------------------------
-
-
-def _array(tensor):
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        import ml_dtypes
-
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
 
 
 def _refuse(query, key, value, attention_mask, dropout, given):
@@ -184,13 +175,13 @@ def _mask_options(attention_mask, position_bias, query, key, is_causal):
     elif isinstance(attention_mask, Mask):
         options.update(attention_mask.options or {})
     elif attention_mask.dtype == torch.bool:
-        options["allow"] = _array(attention_mask)
+        options["allow"] = attention_mask
     elif attention_mask.is_floating_point():
         bias = attention_mask if bias is None else bias + attention_mask
     else:
         raise ValueError("attention_mask has dtype %s; it must be bool or a float type" % attention_mask.dtype)
     if bias is not None:
-        options["bias"] = _array(bias if bias.dtype in (query.dtype, torch.float32) else bias.float())
+        options["bias"] = bias.detach() if bias.dtype in (query.dtype, torch.float32) else bias.detach().float()
     return options
 
 
@@ -208,25 +199,25 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
         query = query.expand(key.shape[0], -1, -1, -1)
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     options = _mask_options(attention_mask, position_bias, query, key, is_causal)
-    options.update(scale=None if scaling is None else float(scaling), softcap=softcap or 0.0, threads=torch.get_num_threads())
+    options.update(scale=None if scaling is None else float(scaling), softcap=softcap or 0.0, threads=1 if torch.get_num_threads() == 1 else None)
     if s_aux is not None:
-        options["sink"] = s_aux.detach().float().numpy()
+        options["sink"] = s_aux.detach()
     batch, heads, queries, _ = query.shape
+    query, key, value = query.detach(), key.detach(), value.detach()
     out = query.new_empty(batch, queries, heads, value.shape[3])
-    q, k, v, place = _array(query), _array(key), _array(value), _array(out.transpose(1, 2))
-    weights = None
-    if _weights_wanted(given):
-        weights = query.new_empty(batch, heads, queries, key.shape[2])
+    place = out.transpose(1, 2)
+    weights = query.new_empty(batch, heads, queries, key.shape[2]) if _weights_wanted(given) else None
     blocks = [(0, queries, None)]
     if isinstance(attention_mask, Mask) and attention_mask.options is None:
         blocks = attention_mask.blocks()
     for first, count, allow in blocks:
         rows = slice(first, first + count)
         if allow is not None:
-            options["allow"] = allow.numpy()
-        result = attention(q[:, :, rows], k, v, out=place[:, :, rows], return_weights=None if weights is None else "weight", **options)
+            options["allow"] = allow
+        result = attention(query[:, :, rows], key, value, out=place[:, :, rows], return_weights=None if weights is None else "weight",
+                           **options)
         if weights is not None:
-            weights[:, :, rows] = torch.from_numpy(result[1])
+            weights[:, :, rows] = result[1]
     return out, weights
 
 
