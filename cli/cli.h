@@ -41,6 +41,8 @@ enum {
     CLI_INFO = 16,
     CLI_DEMO = 32,
     CLI_EXPLAIN = 64,
+    CLI_LESSON = 128,
+    CLI_COMPLETION = 1024,
     CLI_MASK = 256,
     CLI_SHOW = 512
 }; /* subcommands, as bits */
@@ -90,6 +92,16 @@ typedef struct cli_options {
 int  options_parse(cli_options *o, unsigned command, int argc, char **argv); /* argv[0] is the subcommand's name */
 void options_print(unsigned command, FILE *to);
 void options_free(cli_options *o);
+
+/* One row of the table, for those who write it out in another form. */
+typedef struct cli_option_info {
+    const char        *name, *argument, *help; /* argument NULL: takes none */
+    const char *const *words;                  /* what it takes, ended by NULL; or NULL */
+    char               letter;
+    int                file; /* it takes the name of a file, perhaps */
+} cli_option_info;
+
+int options_info(unsigned command, int index, cli_option_info *info); /* the index-th of this command; 0 past the last */
 
 extern const char *const mask_forms[]; /* the words of --from and --to (mask_convert.c), ended by NULL */
 void                     mask_forms_print(FILE *to);
@@ -295,6 +307,10 @@ int info_main(const cli_options *o);
 int demo_main(const cli_options *o);
 int mask_main(const cli_options *o);
 int explain_main(const cli_options *o);
+int completion_main(const cli_options *o);
+
+/* The table of main.c. words: what the first operand may be, with blanks between; or NULL. 0 past the last. */
+int subcommand_info(int index, unsigned *bit, const char **name, const char **summary, const char **words);
 
 /* The hand-calculated examples, printed or (json not NULL) put into json; *failed counts those that come out otherwise. An exit code. */
 int worked_run(json_t *json, int *failed);

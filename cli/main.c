@@ -44,6 +44,10 @@ static const subcommand table[] = {
     {"info", CLI_INFO, 0, info_main, "", "version, CPU, instruction sets, threads",
      "  attn info\n"
      "  attn info --json\n"},
+    {"completion", CLI_COMPLETION, 1, completion_main, "bash|zsh|fish", "completions of options, for a shell to read",
+     "  attn completion bash > ~/.local/share/bash-completion/completions/attn\n"
+     "  attn completion zsh > ~/.zsh/functions/_attn\n"
+     "  attn completion fish > ~/.config/fish/completions/attn.fish\n"},
     {"demo", CLI_DEMO, 0, demo_main, "[options]", "a real trained layer at work, checked, with a picture of its heads",
      "  attn demo\n"
      "  attn demo --head 3 --png heads.png\n"},
@@ -59,9 +63,9 @@ static void help(FILE *to)
                 "  attn check q.npy k.npy v.npy --against theirs.npy\n"
                 "  attn cost --tokens 100,200\n\n"
                 "Usage: attn SUBCOMMAND ...\n\n");
-    for (int i = 0; i < SUBCOMMANDS; i++) fprintf(to, "  %-7s %s\n", table[i].name, table[i].summary);
+    for (int i = 0; i < SUBCOMMANDS; i++) fprintf(to, "  %-10s %s\n", table[i].name, table[i].summary);
     fprintf(to,
-            "\nattn help SUBCOMMAND explains one; attn --version says the version.\n"
+            "\nattn help SUBCOMMAND explains one, attn help masks who sees whom; attn --version says the version.\n"
             "Files: .npy, .npz:NAME, .safetensors:NAME, .csv for small matrices. Results go to stdout or to a file, messages to stderr.\n"
             "Exit: 0 ok, 1 a check failed, 2 usage, 3 input unreadable, 4 shapes or types do not fit, 5 not supported, 6 output cannot be\n"
             "written or no memory, 70 internal. The manual is attn(1).\n");
@@ -73,6 +77,39 @@ static void help_of(const subcommand *s)
            s->usage);
     options_print(s->bit, stdout);
     if (s->bit == CLI_MASK) mask_forms_print(stdout);
+}
+
+int subcommand_info(int index, unsigned *bit, const char **name, const char **summary, const char **words)
+{
+    if (index >= SUBCOMMANDS) return 0;
+    const subcommand *s = &table[index];
+    *bit = s->bit, *name = s->name, *summary = s->summary;
+    *words = s->bit == CLI_MASK ? "show lint convert" : s->bit == CLI_COMPLETION ? "bash zsh fish" : NULL;
+    return 1;
+}
+
+static void help_masks(void)
+{
+    fputs(
+        "attn help masks: who sees whom\n\n"
+        "A query sees a key if all that is given allows it. Weights are a softmax over the keys seen; a query that sees none gives "
+        "zeros.\n\n"
+        "  --causal                   no later key: place of the key <= place of the query\n"
+        "  --window L,R               only L keys before its own place and R after; -1 = no bound\n"
+        "  --key-count, --key-start   keys in use, padding right and left; --query-count: queries in use\n"
+        "  --allow M                  boolean, true = may be seen (PyTorch's SDPA, ONNX); --hide M: true = hidden (nn.MultiheadAttention)\n"
+        "  --bias B                   floats added to the scores; -inf hides, any finite number does not\n\n"
+        "Masks are files or written out, \"1,1,0; 1,1,1\"; axes from the right: (key), (query, key), (head, query, key), (batch, 1, 1, "
+        "key).\n\n"
+        "Where queries stand matters for causal, window and ALiBi where there are not as many queries as keys; nothing is guessed:\n\n"
+        "  3 queries, 5 keys       --align top-left     --align bottom-right     --query-offset 1\n"
+        "                          # . . . .            # # # . .                # # . . .\n"
+        "                          # # . . .            # # # # .                # # # . .\n"
+        "                          # # # . .            # # # # #                # # # # .\n\n"
+        "attn mask show draws any combination, attn mask lint looks for what is probably wrong, attn explain gives the reason for each "
+        "key,\n"
+        "attn check says which mistake a result shows. The manual is attn-masks(7).\n",
+        stdout);
 }
 
 static const subcommand *find(const char *name)
@@ -127,6 +164,8 @@ int main(int argc, char **argv)
         help(stdout);
     else if ((s = find(argv[2])))
         help_of(s);
+    else if (strcmp(argv[2], "masks") == 0)
+        help_masks();
     else
         code = no_subcommand(argv[2]);
     return out_finish(code);

@@ -33,6 +33,7 @@ static const char *const dtype_words[] = {"f32", "f64", "f16", "bf16", NULL};   
 #define FILES    (CLI_RUN | CLI_COMPARE | CLI_EXPLAIN)
 #define LAYER    (CLI_LAYER | CLI_EXPLAIN)
 #define ALL      (OPERATOR | CLI_COST | CLI_INFO | CLI_DEMO | CLI_MASK)
+#define HELP     (ALL | CLI_COMPLETION)
 
 static const option_row table[] = {
     /* what goes in and out */
@@ -128,7 +129,7 @@ static const option_row table[] = {
     /* everywhere */
     {"json", 0, FLAG, ALL, AT(json), 0, 0, NULL, NULL, "print the result as JSON"},
     {"quiet", 'q', FLAG, OPERATOR | CLI_DEMO | CLI_MASK, AT(quiet), 0, 0, NULL, NULL, "say nothing on stderr but failures"},
-    {"help", 'h', FLAG, ALL, AT(help), 0, 0, NULL, NULL, "this text"},
+    {"help", 'h', FLAG, HELP, AT(help), 0, 0, NULL, NULL, "this text"},
 };
 
 enum { ROWS = sizeof table / sizeof *table };
@@ -325,6 +326,17 @@ void options_print(unsigned command, FILE *to)
             snprintf(left, sizeof left, "--%s %s", row->name, row->argument ? row->argument : "");
         fprintf(to, "  %-22s %s\n", left, row->help);
     }
+}
+
+int options_info(unsigned command, int index, cli_option_info *info)
+{
+    for (int i = 0; i < ROWS; i++) {
+        const option_row *row = &table[i];
+        if (!(row->commands & command) || index--) continue;
+        *info = (cli_option_info){row->name, row->argument, row->help, row->words, row->letter, row->kind == TEXT};
+        return 1;
+    }
+    return 0;
 }
 
 void options_free(cli_options *o)

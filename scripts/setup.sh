@@ -37,6 +37,8 @@ gcc-aarch64-linux-gnu have aarch64-linux-gnu-gcc
 libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
 qemu-user             have qemu-aarch64
 mandoc                have mandoc
+zsh                   have zsh
+fish                  have fish
 locales               test -e /usr/share/i18n/locales/de_DE
 python3               have python3
 python3-venv          python3 -c "import venv,ensurepip"

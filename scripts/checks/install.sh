@@ -62,6 +62,9 @@ gcc "$work/layer.c" $(pkg-config --cflags --libs attn_layer) -Wl,-rpath,"$lib" -
 echo "pkg-config: attn, attn static, attn_layer"
 
 [ "$("$prefix/bin/attn" --version 2>&1 | grep -c "$version")" = 1 ] || { echo "the installed command does not say its version"; exit 1; }
-for page in man/*.[13]; do
+for page in man/*.[137]; do
     find "$prefix" -name "${page##*/}" | grep -q . || { echo "$page is not installed"; exit 1; }
+done
+for file in bash-completion/completions/attn zsh/site-functions/_attn fish/vendor_completions.d/attn.fish; do
+    grep -q 'attn completion' "$prefix/share/$file" || { echo "$file is not installed"; exit 1; }
 done

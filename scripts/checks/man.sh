@@ -3,4 +3,4 @@
 # SPDX-License-Identifier: MIT
 . "$(dirname "$0")/lib.sh"
 ls man/*.1
-mandoc -T lint -W warning man/*.[13]
+mandoc -T lint -W warning man/*.[137]

@@ -10,7 +10,7 @@ for file in $files; do
         head -n 4 "$file" | grep -q 'SPDX-License-Identifier: MIT' || { echo "$file: no SPDX line in its first lines"; rc=1; } ;;
     esac
     case $file in
-    *.c | *.h | *.inc | *.py | *.sh | *.cmake | *.in | *.md | *.json | *.txt | *.1 | *.3 | ./Makefile | ./.ci/run)
+    *.c | *.h | *.inc | *.py | *.sh | *.cmake | *.in | *.md | *.json | *.txt | *.1 | *.3 | *.7 | ./Makefile | ./.ci/run)
         # The pattern is in two parts so that this file does not match itself.
         if grep -nE '(^|[^A-Za-z0-9_.$}])/(ro''ot|ho''me|wo''rk|Us''ers|op''t)/' "$file" /dev/null; then rc=1; fi
         if grep -nE '[[:blank:]]+$' "$file" /dev/null | grep -v '\.md:'; then echo "$file: blanks at the end of a line"; rc=1; fi ;;
