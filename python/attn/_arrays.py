@@ -96,8 +96,15 @@ def _of_dlpack(name, array):
     return Operand((array, capsule), (t.data or 0) + t.byte_offset, shape, steps, code, kind)
 
 
+def _plain(name, tensor):
+    """The tensor without its history, which may be dropped only where PyTorch does not record."""
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise ValueError("%s requires a gradient, which only attn.torch computes: hand in %s.detach(), or call that" % (name, name))
+    return tensor.detach().resolve_neg()
+
+
 def of_torch(name, tensor):
-    """DLPack would do, at 20 times the cost. A gradient is nobody's business here: attn.torch knows what becomes of it."""
+    """DLPack would do, at 20 times the cost."""
     if tensor.device.type != "cpu" or tensor.layout is not sys.modules["torch"].strided:
         raise ValueError("%s is a %s tensor on %s, and must be a strided one in the CPU's memory" % (name, tensor.layout, tensor.device))
     kind = str(tensor.dtype)[6:]
@@ -111,12 +118,18 @@ def operand(name, value):
     if type(value) is np.ndarray:
         return of_numpy(value)
     if library(value) == "torch":
-        if value.requires_grad:
-            raise ValueError("%s requires a gradient, which only attn.torch computes: hand in %s.detach(), or call that" % (name, name))
-        return of_torch(name, value.resolve_neg())
+        return of_torch(name, _plain(name, value))
     if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack_device__"):
         return _of_dlpack(name, value)
     return of_numpy(np.asarray(value))
+
+
+def numbers(name, value):
+    """A few numbers as a NumPy array, to be converted."""
+    if library(value) == "torch":
+        value = _plain(name, value)
+        value = (value.float() if value.dtype == sys.modules["torch"].bfloat16 else value).numpy()
+    return np.asarray(value)
 
 
 # ---- results --------------------------------------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def _bias(d, value, shape, real, keep):
 
 def _per_head(d, name, value, shapes, real, keep):
     """Slopes or sinks: few numbers, so they are converted; axes (batch, head)."""
-    array = np.asarray(value)
+    array = _arrays.numbers(name, value)
     if array.dtype.name != "bfloat16" and array.dtype.kind not in "fiu":
         raise ValueError("%s has dtype %s; it must hold numbers" % (name, array.dtype.name))
     if array.shape not in shapes:
@@ -171,7 +171,7 @@ def _per_head(d, name, value, shapes, real, keep):
 
 
 def _per_batch(name, value, batch, keep):
-    array = np.asarray(value)
+    array = _arrays.numbers(name, value)
     if (array.size and array.dtype.kind not in "iu") or array.ndim > 1 or (array.ndim and array.shape[0] != batch):
         raise ValueError("%s must be an int or %d ints, one for each batch entry" % (name, batch))
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:

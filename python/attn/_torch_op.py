@@ -1,0 +1,100 @@
+"""_torch_op.py: the operator attn::attention of torch.library and attention(), the function around it.
+SPDX-License-Identifier: MIT
+"""
+import ctypes
+from typing import List, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from . import _describe, _library
+from ._operator import STAGES
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+Ints = Union[None, int, Sequence[int], Tensor]
+
+
+def _results(q, k, v, stage):
+    """out, lse and weights, not filled. The heads of a token lie side by side, as the projection that follows wants them."""
+    batch, heads, queries, _ = q.shape
+    real = torch.float64 if q.dtype == torch.float64 else torch.float32
+    weights = (batch, heads, queries, k.shape[2]) if stage is not None else (0,)
+    return (q.new_empty((batch, queries, heads, v.shape[3])).transpose(1, 2), q.new_empty((batch, heads, queries), dtype=real),
+            q.new_empty(weights, dtype=real))
+
+
+@torch.library.custom_op("attn::attention", mutates_args=(), device_types="cpu")
+def op(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], allow: Optional[Tensor], alibi: Optional[Tensor],
+       sink: Optional[Tensor], query_offset: Optional[Tensor], query_count: Optional[Tensor], key_count: Optional[Tensor],
+       key_start: Optional[Tensor], causal: bool, align: Optional[str], window: Optional[List[int]], scale: Optional[float],
+       softcap: float, stage: Optional[str], threads: Optional[int]) -> Tuple[Tensor, Tensor, Tensor]:
+    c = _describe.describe(q, k, v, bias=bias, allow=allow, alibi=alibi, sink=sink, query_offset=query_offset, query_count=query_count,
+                           key_count=key_count, key_start=key_start, causal=causal, align=align, window=window, scale=scale,
+                           softcap=softcap, threads=threads)
+    out, lse, weights = _results(q, k, v, stage)
+    c.result("out", out.shape, c.q.dtype, out)
+    c.result("lse", lse.shape, given=lse, missing=1)
+    if stage is not None:
+        c.desc.weights_stage = STAGES[stage]
+        c.result("weights", weights.shape, given=weights)
+    _library.call(_library.lib.attn_run, ctypes.byref(c.desc))
+    return out, lse, weights
+
+
+@op.register_fake
+def _fake(q, k, v, bias, allow, alibi, sink, query_offset, query_count, key_count, key_start, causal, align, window, scale, softcap, stage,
+          threads):
+    return _results(q, k, v, stage)
+
+
+def _no_vmap(info, in_dims, *args):
+    raise NotImplementedError("attn.torch does not work under torch.vmap: call it with a batch axis instead, of which it takes any number")
+
+
+torch.library.register_vmap(op, _no_vmap)
+
+
+def refuse(condition, sentence, *values):
+    if condition:
+        raise ValueError(sentence % values)
+
+
+def check(q, k, v):
+    for name, x in (("query", q), ("key", k), ("value", v)):
+        refuse(x.dtype not in _FLOATS, "%s has dtype %s; it must be float32, float64, float16 or bfloat16", name, x.dtype)
+        refuse(x.dtype != q.dtype, "query has dtype %s and %s has %s; they must be alike", q.dtype, name, x.dtype)
+        refuse(x.device.type not in ("cpu", "meta"), "%s is on %s, and must be in the CPU's memory", name, x.device)
+        refuse(x.layout != torch.strided, "%s has layout %s; it must be strided, not sparse or nested", name, x.layout)
+
+
+def autocast(*tensors):
+    """What torch.autocast does to its own scaled_dot_productop."""
+    if torch.is_autocast_enabled("cpu"):
+        to = torch.get_autocast_dtype("cpu")
+        return [x.to(to) if x is not None and x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors]
+    return tensors
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Optional[Tensor] = None, allow: Optional[Tensor] = None, causal: bool = False,
+              align: Optional[str] = None, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
+              query_offset: Ints = None, query_count: Ints = None,
+              key_count: Ints = None, key_start: Ints = None,
+              scale: Optional[float] = None, softcap: float = 0.0, alibi: Optional[Tensor] = None, sink: Optional[Tensor] = None,
+              return_lse: bool = False, return_weights: Optional[str] = None,
+              threads: Optional[int] = None) -> Union[Tensor, Tuple[Tensor, ...]]:
+    """attn.attention() as an operator of PyTorch: the same arguments with the same meaning, for tensors of rank 4.
+
+    q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, value_dim); out is (batch, heads, queries,
+    value_dim), in memory (batch, queries, heads, value_dim). Returns out, or (out, lse, weights) of what was asked for.
+    """
+    check(q, k, v)
+    refuse(q.dim() != 4 or k.dim() != 4 or v.dim() != 4, "q, k and v have ranks %d, %d and %d; they must be 4", q.dim(), k.dim(), v.dim())
+    refuse(return_weights is not None and return_weights not in STAGES, "return_weights is %r; it must be one of %s", return_weights,
+           ", ".join(STAGES))
+    counts = [x if x is None or isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int64)
+              for x in (query_offset, query_count, key_count, key_start)]
+    sides = None if window is None else [-1 if side is None else side for side in window]
+    out, lse, weights = op(q, k, v, bias, allow, alibi, sink, *counts, causal, align, sides, scale, float(softcap), return_weights,
+                           threads)
+    results = [out] + ([lse] if return_lse else []) + ([weights] if return_weights is not None else [])
+    return out if len(results) == 1 else tuple(results)

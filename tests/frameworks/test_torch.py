@@ -1,0 +1,400 @@
+"""attn.torch against PyTorch's own attention in float64.
+SPDX-License-Identifier: MIT
+"""
+import doctest
+import inspect
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+import attn.torch
+import tolerance
+from testdata import SEED, attn
+
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
+NAMES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
+sdpa = attn.torch.scaled_dot_product_attention
+
+
+def draw(*shapes, dtype=torch.float32, seed=SEED):
+    made = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=made, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def numpy(t):
+    return t.double().numpy() if t.dtype in (torch.float64, torch.bfloat16) else t.float().numpy()
+
+
+def close(got, want, dtype, size=0.0, name="out"):
+    """Within the table of tolerances for that type; `want` is float64."""
+    kind = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16}.get(dtype)
+    if kind is None:
+        import ml_dtypes
+        kind = ml_dtypes.bfloat16
+    tolerance.check(name, got.detach().double().numpy().astype(kind), want.detach().numpy(), kind, size)
+
+
+def peer(q, k, v, mask=None, **how):
+    """PyTorch's own formula, written out by it (the math backend), in float64."""
+    mask = mask if mask is None or mask.dtype == torch.bool else mask.double()
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(q.double(), k.double(), v.double(), mask, **how)
+
+
+def test_the_documentation_runs():
+    result = doctest.testmod(attn.torch, optionflags=doctest.ELLIPSIS)
+    assert result.attempted >= 6 and result.failed == 0
+
+
+def test_the_signature_is_torchs():
+    """Names, order and defaults as the first lines of PyTorch's own documentation give them."""
+    said = F.scaled_dot_product_attention.__doc__.split("->")[0]
+    ours = [p for p in inspect.signature(sdpa).parameters.values()]
+    want = "scaled_dot_product_attention(" + ", ".join(
+        p.name if p.default is p.empty else "%s=%s" % (p.name, p.default) for p in ours) + ")"
+    assert want == " ".join(said.split())
+
+
+SHAPES = {
+    "plain": ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6)),
+    "one head of keys": ((2, 4, 5, 8), (2, 1, 7, 8), (2, 1, 7, 6)),
+    "one head of queries": ((2, 1, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6)),
+    "heads of values only": ((2, 1, 5, 8), (2, 1, 7, 8), (2, 4, 7, 6)),
+    "batch of queries": ((3, 4, 5, 8), (1, 4, 7, 8), (1, 4, 7, 6)),
+    "batch of keys": ((1, 4, 5, 8), (3, 4, 7, 8), (3, 4, 7, 6)),
+    "rank 2": ((5, 8), (7, 8), (7, 6)),
+    "rank 3": ((4, 5, 8), (4, 7, 8), (4, 7, 6)),
+    "rank 5": ((2, 3, 4, 5, 8), (2, 3, 4, 7, 8), (2, 3, 4, 7, 6)),
+    "rank 5, broadcast": ((2, 1, 4, 5, 8), (1, 3, 4, 7, 8), (3, 4, 7, 6)),
+    "mixed ranks": ((5, 8), (2, 4, 7, 8), (4, 7, 6)),
+    "no keys": ((2, 4, 5, 8), (2, 4, 0, 8), (2, 4, 0, 6)),
+    "no queries": ((2, 4, 0, 8), (2, 4, 7, 8), (2, 4, 7, 6)),
+    "no batch": ((0, 4, 5, 8), (0, 4, 7, 8), (0, 4, 7, 6)),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes(shape, dtype):
+    q, k, v = draw(*SHAPES[shape], dtype=DTYPES[dtype])
+    want = peer(q, k, v) if shape != "no keys" else torch.zeros(2, 4, 5, 6, dtype=torch.float64)
+    got = sdpa(q, k, v)
+    assert got.dtype == q.dtype and got.shape == want.shape
+    close(got, want, q.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("how", [dict(is_causal=True), dict(scale=0.3), dict(scale=0.0), dict(scale=-1.0), dict(is_causal=True, scale=2.0)],
+                         ids=str)
+def test_options(how, dtype):
+    for queries, keys in ((5, 7), (7, 5), (6, 6), (1, 4)):
+        q, k, v = draw((2, 4, queries, 8), (2, 4, keys, 8), (2, 4, keys, 8), dtype=DTYPES[dtype])
+        close(sdpa(q, k, v, **how), peer(q, k, v, **how), q.dtype)
+        k, v = k[:, :2], v[:, :2]
+        close(sdpa(q, k, v, enable_gqa=True, **how), peer(q, k, v, enable_gqa=True, **how), q.dtype)
+
+
+MASKS = [(5, 7), (7,), (1, 7), (5, 1), (4, 5, 7), (1, 5, 7), (2, 1, 1, 7), (2, 4, 5, 7), (1, 4, 1, 7), (2, 1, 5, 7), ()]
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+@pytest.mark.parametrize("kind", ["bool", "float", "both strided"])
+def test_masks(shape, kind):
+    q, k, v = draw((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6))
+    (mask,) = draw(shape)
+    if kind == "bool":
+        mask = mask > -0.5
+    elif kind == "both strided":
+        q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v))
+        mask = torch.stack([mask, mask])[0].masked_fill(mask > 1.0, -torch.inf)
+    want = torch.nan_to_num(peer(q, k, v, mask), nan=0.0)
+    close(sdpa(q, k, v, mask), want, q.dtype)
+    if mask.dim() <= 3:  # the same below two batch axes
+        outer = [t.expand(3, *t.shape) for t in (q, k, v)]
+        close(sdpa(*outer, mask), want.expand(3, *want.shape), q.dtype)
+
+
+def test_mask_types():
+    q, k, v = draw((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6), dtype=torch.bfloat16)
+    (mask,) = draw((5, 7), dtype=torch.bfloat16)
+    close(sdpa(q, k, v, mask), peer(q, k, v, mask), torch.bfloat16)
+    close(sdpa(q, k, v, mask.float()), peer(q, k, v, mask), torch.bfloat16)  # a type more than PyTorch takes
+
+
+def test_a_query_that_sees_nothing_gives_zeros():
+    q, k, v = draw((1, 2, 3, 8), (1, 2, 4, 8), (1, 2, 4, 8))
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    mask[1] = False
+    for given in (mask, torch.zeros(3, 4).masked_fill(~mask, -torch.inf)):
+        assert (sdpa(q, k, v, given)[:, :, 1] == 0).all()
+
+
+def test_biases_of_torch():
+    for queries, keys in ((3, 7), (6, 6)):
+        q, k, v = draw((2, 4, queries, 8), (2, 4, keys, 8), (2, 4, keys, 8))
+        for make, diagonal in ((causal_upper_left, 0), (causal_lower_right, keys - queries)):
+            want = peer(q, k, v, torch.ones(queries, keys, dtype=torch.bool).tril(diagonal))
+            close(sdpa(q, k, v, make(queries, keys)), want, q.dtype)
+    with pytest.raises(ValueError, match="attn_mask is a bias for 3 queries"):
+        sdpa(q, k, v, causal_lower_right(3, 7))
+
+
+def test_layouts_are_read_in_place():
+    """(batch, positions, heads, channels) seen through a transpose, reversed by flip, sliced, repeated by expand: no copy, the same bits."""
+    q, k, v = draw((2, 4, 33, 8), (2, 4, 40, 8), (2, 4, 40, 8))
+    want = sdpa(q, k, v)
+    laid = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
+    wide = torch.full((2, 4, 33, 17), torch.nan)
+    wide[..., 1::2] = q
+    channels_last = [t.mT.contiguous().mT for t in (q, k, v)]
+    for tensors in (laid, (wide[..., 1::2], k, v), channels_last):
+        assert torch.equal(sdpa(*tensors), want)
+    assert want.transpose(1, 2).is_contiguous(), "heads side by side"
+
+
+def test_autocast():
+    q, k, v = draw((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8))
+    with torch.autocast("cpu", torch.bfloat16):
+        got, theirs = sdpa(q, k, v), F.scaled_dot_product_attention(q, k, v)
+    assert got.dtype == theirs.dtype == torch.bfloat16
+    close(got, peer(*(t.bfloat16() for t in (q, k, v))), torch.bfloat16)
+
+
+REFUSED = [
+    (dict(dropout_p=0.1), "dropout_p is 0.1"),
+    (dict(attn_mask=torch.ones(5, 7, dtype=torch.bool), is_causal=True), "attn_mask is given and is_causal is True"),
+    (dict(attn_mask=causal_lower_right(5, 7), is_causal=True), "attn_mask is given and is_causal is True"),
+    (dict(attn_mask=torch.ones(5, 7, dtype=torch.int32)), "attn_mask has dtype torch.int32"),
+    (dict(attn_mask=torch.ones(4, 7)), r"bias has shape \(4, 7\), which does not broadcast"),
+    (dict(attn_mask=torch.ones(2, 3, 5, 7) > 0), "allow has shape"),
+    (dict(query=torch.ones(2, 4, 5, 8).double()), "query has dtype torch.float64 and key has torch.float32"),
+    (dict(query=torch.ones(2, 4, 5, 8).int()), "query has dtype torch.int32"),
+    (dict(query=torch.ones(2, 4, 5, 9)), "q has batch 2 and 9 channels"),
+    (dict(key=torch.ones(2, 4, 6, 8)), "k and v differ in their position axis: 6 and 7"),
+    (dict(query=torch.ones(8)), "at least 2 axes"),
+    (dict(enable_gqa=True, key=torch.ones(2, 3, 7, 8), value=torch.ones(2, 3, 7, 8)), "4, 3 and 3 heads"),
+    (dict(enable_gqa=True, key=torch.ones(2, 2, 7, 8)), "4, 2 and 4 heads"),
+    (dict(query=torch.ones(2, 4, 5, 8).to_sparse()), "query has layout torch.sparse_coo"),
+    (dict(query=torch.nested.nested_tensor([torch.ones(4, 5, 8)] * 2, layout=torch.jagged)), "query has layout torch.jagged"),
+    (dict(scale=float("nan")), "scale is"),
+]
+
+
+@pytest.mark.parametrize("asked, words", REFUSED, ids=["-".join(asked) for asked, _ in REFUSED])
+def test_refusals(asked, words):
+    q, k, v = draw((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8))
+    with pytest.raises(ValueError, match=words):
+        sdpa(**{"query": q, "key": k, "value": v, **asked})
+
+
+def test_heads_that_do_not_broadcast():
+    q, k, v = draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8))
+    with pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(q, k, v)
+    with pytest.raises((RuntimeError, ValueError)):
+        sdpa(q, k, v)
+
+
+# ---- the operator -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_all_of_attention():
+    """The operator has every argument of attn.attention; the same bits come out."""
+    q, k, v = draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6))
+    (bias,) = draw((5, 7))
+    options = dict(bias=bias, allow=bias > -1, causal=True, align="bottom_right", window=(3, None), key_count=[7, 6], key_start=[0, 1],
+                   query_count=[5, 4], scale=0.4, softcap=3.0, alibi=torch.arange(1.0, 5.0) / 8, sink=torch.zeros(4))
+    want = attn.attention(q, k, v, return_lse=True, return_weights="weight", **options)
+    got = attn.torch.attention(q, k, v, return_lse=True, return_weights="weight", **options)
+    assert len(got) == len(want) == 3 and all(torch.equal(a, b) for a, b in zip(got, want))
+    options["align"], options["query_offset"] = None, torch.tensor([1, 2])
+    assert torch.equal(attn.torch.attention(q, k, v, **options), attn.attention(q, k, v, **options))
+    theirs = set(inspect.signature(attn.attention).parameters) - {"out", "isa"}
+    assert set(inspect.signature(attn.torch.attention).parameters) == theirs
+
+
+def samples():
+    q, k, v = draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6))
+    none = [None] * 8
+    yield (q, k, v, *none, False, None, None, None, 0.0, None, None)
+    yield (q.double(), k.double(), v.double(), *none, True, "top_left", None, 0.5, 2.0, "weight", None)
+    (bias,) = draw((5, 7))
+    yield (q.transpose(1, 2).contiguous().transpose(1, 2), k, v, bias, bias > 0, torch.ones(4), torch.zeros(4), None, None,
+           torch.tensor([7, 5]), None, True, "bottom_right", [2, 0], None, 0.0, None, 1)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_opcheck(number):
+    """PyTorch's own examination of an operator: schema, registrations, fake tensors, traced with sizes left open."""
+    args = list(samples())[number]
+    assert set(torch.library.opcheck(torch.ops.attn.attention.default, args).values()) == {"SUCCESS"}
+
+
+def test_compile():
+    q, k, v = draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6))
+
+    def model(q, k, v, mask):
+        out = sdpa(2 * q, k, v, mask, enable_gqa=True)
+        return out.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1) + 1
+
+    (mask,) = draw((5, 7))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    assert torch.equal(compiled(q, k, v, mask), model(q, k, v, mask))
+    q, k, v = draw((3, 4, 6, 8), (3, 2, 9, 8), (3, 2, 9, 6))
+    (mask,) = draw((6, 9))
+    assert torch.equal(compiled(q, k, v, mask), model(q, k, v, mask))
+    causal = torch.compile(lambda q, k, v: sdpa(q, k, v, is_causal=True, enable_gqa=True), backend="aot_eager", fullgraph=True)
+    assert torch.equal(causal(q, k, v), sdpa(q, k, v, is_causal=True, enable_gqa=True))
+
+
+def test_export():
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return sdpa(q, k, v, is_causal=True)
+
+    q, k, v = draw((2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8))
+    exported = torch.export.export(Model(), (q, k, v))
+    assert "attn.attention" in str(exported.graph) and torch.equal(exported.module()(q, k, v), sdpa(q, k, v, is_causal=True))
+
+
+def test_meta_tensors():
+    out = sdpa(*(t.to("meta") for t in draw((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6))))
+    assert out.device.type == "meta" and out.shape == (2, 4, 5, 6)
+
+
+def test_vmap_is_refused():
+    tensors = draw((3, 2, 4, 5, 8), (3, 2, 4, 7, 8), (3, 2, 4, 7, 6))
+    with pytest.raises(NotImplementedError, match="does not work under torch.vmap: call it with a batch axis"):
+        torch.vmap(sdpa)(*tensors)
+
+
+# ---- MultiheadAttention -----------------------------------------------------------------------------------------------------------------
+
+
+LAYERS = {
+    "plain": {},
+    "batch first": dict(batch_first=True),
+    "no bias": dict(bias=False),
+    "key and value widths": dict(kdim=10, vdim=12, batch_first=True),
+    "bias_k and bias_v": dict(add_bias_kv=True),
+    "zero key": dict(add_zero_attn=True, batch_first=True),
+    "both": dict(add_bias_kv=True, add_zero_attn=True, bias=False, kdim=5),
+    "float64": dict(dtype=torch.float64, batch_first=True),
+}
+
+
+def layers(name):
+    torch.manual_seed(SEED)
+    how = {"embed_dim": 16, "num_heads": 4, **LAYERS[name]}
+    theirs, ours = torch.nn.MultiheadAttention(**how).eval(), attn.torch.MultiheadAttention(**how).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_()
+    ours.load_state_dict(theirs.state_dict())
+    batch, queries, keys = 3, 5, 7
+    shapes = [(batch, queries, 16), (batch, keys, theirs.kdim), (batch, keys, theirs.vdim)]
+    tensors = draw(*shapes, dtype=how.get("dtype", torch.float32))
+    return theirs, ours, tensors if theirs.batch_first else [t.transpose(0, 1) for t in tensors]
+
+
+def both(theirs, ours, tensors, size=30.0, **how):
+    """The same out and weights, within the table, of PyTorch's layer in float64."""
+    dtype = next(ours.parameters()).dtype
+    wide = {name: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for name, x in how.items()}
+    with torch.no_grad():
+        want = theirs.double()(*(t.double() for t in tensors), **wide)
+        got = ours(*tensors, **how)
+    close(got[0], want[0], dtype, size)
+    assert (got[1] is None) == (want[1] is None)
+    if got[1] is not None:
+        assert got[1].shape == want[1].shape and got[1].dtype == dtype
+        close(got[1], want[1], dtype, size)
+    return got
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("how", [{}, dict(need_weights=False), dict(average_attn_weights=False)], ids=str)
+def test_multihead(name, how):
+    theirs, ours, tensors = layers(name)
+    assert type(ours).__mro__[1] is torch.nn.MultiheadAttention
+    both(theirs, ours, tensors, **how)
+
+
+def masks():
+    hide = torch.zeros(3, 7, dtype=torch.bool)
+    hide[0, 5:], hide[2, :2] = True, True
+    (number,) = draw((5, 7))
+    (many,) = draw((12, 5, 7))
+    yield "padding", dict(key_padding_mask=hide)
+    yield "2-D", dict(attn_mask=number > 1)
+    yield "3-D", dict(attn_mask=many > 1)
+    yield "padding and 2-D", dict(key_padding_mask=hide, attn_mask=number > 1)
+    yield "padding and 3-D", dict(key_padding_mask=hide, attn_mask=many > 1)
+    yield "float", dict(attn_mask=number)
+    yield "float padding", dict(key_padding_mask=torch.zeros(3, 7).masked_fill(hide, -torch.inf))
+    yield "floats", dict(key_padding_mask=hide.float(), attn_mask=many)
+    yield "bool and float", dict(key_padding_mask=hide, attn_mask=number)
+    yield "float and bool", dict(key_padding_mask=hide.float(), attn_mask=number > 1)
+
+
+@pytest.mark.parametrize("layer", ["batch first", "both"])
+@pytest.mark.parametrize("masks", [how for _, how in masks()], ids=[name for name, _ in masks()])
+@pytest.mark.filterwarnings("ignore:Support for mismatched:UserWarning")
+def test_multihead_masks(layer, masks):
+    theirs, ours, tensors = layers(layer)
+    both(theirs, ours, tensors, average_attn_weights=False, **masks)
+    both(theirs, ours, tensors, need_weights=False, **masks)
+
+
+def test_multihead_without_a_batch():
+    theirs, ours, tensors = layers("batch first")
+    single = [t[0] for t in tensors]
+    got = both(theirs, ours, single, key_padding_mask=torch.arange(7) > 4)
+    assert got[0].shape == (5, 16) and got[1].shape == (5, 7)
+
+
+def test_multihead_causal_hint():
+    theirs, ours, (x, _, _) = layers("batch first")
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(5)
+    for need in (True, False):
+        both(theirs, ours, (x, x, x), attn_mask=mask, is_causal=True, need_weights=need)
+
+
+def test_multihead_row_that_sees_nothing():
+    _, ours, tensors = layers("batch first")
+    out, weights = ours(*tensors, key_padding_mask=torch.ones(3, 7, dtype=torch.bool))
+    assert torch.equal(out, ours.out_proj.bias.expand_as(out)) and (weights == 0).all()
+
+
+def test_inside_a_transformer():
+    """nn.TransformerEncoderLayer uses the layer that it is given, in inference too."""
+    torch.manual_seed(SEED)
+    theirs = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).eval()
+    ours = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).eval()
+    ours.self_attn = attn.torch.MultiheadAttention(16, 4, batch_first=True)
+    ours.load_state_dict(theirs.state_dict())
+    (x,) = draw((2, 5, 16))
+    padding = torch.arange(5)[None] >= torch.tensor([[5], [3]])
+    calls = []
+    ours.self_attn.register_forward_hook(lambda *_: calls.append(1))
+    with torch.no_grad():
+        got, want = ours(x, src_key_padding_mask=padding), theirs.double()(x.double(), src_key_padding_mask=padding)
+    assert calls
+    close(got[~padding], want[~padding], torch.float32, 10.0)
+
+
+@pytest.mark.parametrize("how, words", [
+    (dict(is_causal=True), "is_causal is True without attn_mask"),
+    (dict(attn_mask=torch.zeros(5, 7, dtype=torch.int32)), "attn_mask has dtype torch.int32"),
+    (dict(key_padding_mask=torch.zeros(3, 7, dtype=torch.uint8)), "key_padding_mask has dtype torch.uint8"),
+    (dict(attn_mask=torch.zeros(3, 5, 7)), r"attn_mask has shape \(3, 5, 7\)"),
+    (dict(key_padding_mask=torch.zeros(7, 3) > 0), r"key_padding_mask has shape \(7, 3\)"),
+], ids=str)
+def test_multihead_refusals(how, words):
+    _, ours, tensors = layers("batch first")
+    with pytest.raises(ValueError, match=words):
+        ours(*tensors, **how)
