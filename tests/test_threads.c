@@ -3,14 +3,17 @@
  *
  * What the thread sanitizer runs.
  */
+#define _GNU_SOURCE
 #include "support.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -124,6 +127,48 @@ static void pools_refuse_and_forgive(void **state)
     attn_pool_free(NULL);
     assert_null(attn_pool_executor(NULL));
     assert_true(right(attn_pool_executor(NULL)));
+}
+
+/* Workers spin, then sleep: loops that come at any time of that are done, on any number of threads, with a CPU for each of them or not. */
+static void loops_come_at_any_time(void **state)
+{
+    (void)state;
+    rng       r = rng_make("gaps", 0);
+    cpu_set_t all, one;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
+        if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
+    for (int32_t threads = 2; threads <= 5; threads++)
+        for (int narrow = 0; narrow < 2; narrow++) {
+            assert_int_equal(sched_setaffinity(0, sizeof one, narrow ? &one : &all), 0);
+            attn_pool           *pool = attn_pool_new(threads, NULL);
+            const attn_executor *x = attn_pool_executor(pool);
+            for (int64_t loop = 0; loop < test_count(1000); loop++) {
+                _Atomic int32_t seen[8] = {0};
+                int32_t         count = (int32_t)rng_range(&r, 1, 8);
+                const long      gap = rng_percent(&r, 50) ? (long)rng_range(&r, 0, 120000) : 0;
+                nanosleep(&(struct timespec){0, gap}, NULL);
+                x->parallel_for(x->context, count, count_index, seen);
+                for (int32_t i = 0; i < 8; i++) assert_int_equal(seen[i], i < count);
+            }
+            attn_pool_free(pool);
+        }
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+/* A pool that is not used uses no CPU. */
+static void idle_threads_sleep(void **state)
+{
+    (void)state;
+    attn_pool           *pool = attn_pool_new(2, NULL);
+    const attn_executor *x = attn_pool_executor(pool);
+    _Atomic int32_t      seen[2] = {0};
+    x->parallel_for(x->context, 2, count_index, seen);
+    const clock_t before = clock();
+    nanosleep(&(struct timespec){0, 200000000}, NULL);
+    assert_true(clock() - before < CLOCKS_PER_SEC / 20);
+    attn_pool_free(pool);
 }
 
 /* ---- many callers ------------------------------------------------------------------------------------------------------------------------ */
@@ -240,13 +285,9 @@ static void forks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_index_once),
-        cmocka_unit_test(loops_may_nest),
-        cmocka_unit_test(pools_refuse_and_forgive),
-        cmocka_unit_test(callers_share_a_pool),
-        cmocka_unit_test(pools_come_and_go),
-        cmocka_unit_test(widths_beyond_the_work),
-        cmocka_unit_test(forks),
+        cmocka_unit_test(every_index_once),   cmocka_unit_test(loops_may_nest),           cmocka_unit_test(loops_come_at_any_time),
+        cmocka_unit_test(idle_threads_sleep), cmocka_unit_test(pools_refuse_and_forgive), cmocka_unit_test(callers_share_a_pool),
+        cmocka_unit_test(pools_come_and_go),  cmocka_unit_test(widths_beyond_the_work),   cmocka_unit_test(forks),
     };
     cmocka_set_test_filter(getenv("ATTN_TEST"));
     return cmocka_run_group_tests_name("threads", tests, set_up, NULL);
