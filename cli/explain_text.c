@@ -180,6 +180,6 @@ int explain_print(const cli_row *r, const explain_view *v)
     if (stage >= EXPLAIN_STAGE_OUTPUT) say_output(r, v);
     if (v->check) say_check(v->check, v->isa);
     if (v->why) say_why(r, v);
-    if (stage >= EXPLAIN_STAGE_WEIGHT) printf("  W%s.\n", EXPLAIN_NOTE + 1);
+    if (stage >= EXPLAIN_STAGE_WEIGHT) printf("  W%s.\n", &EXPLAIN_NOTE[1]);
     return CLI_OK;
 }
