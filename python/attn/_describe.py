@@ -204,24 +204,18 @@ class Call:
         return array
 
 
-def describe(q, k, v, *, bias=None, allow=None, causal=False, align=None, window=None, query_offset=None, query_count=None, key_count=None,
-             key_start=None, scale=None, softcap=0.0, alibi=None, sink=None, isa=None, threads=None):
-    """Everything of attention()'s arguments but its results."""
-    c = Call()
-    c.desc = d = Desc()
-    c.keep = keep = []
-    c.kind = _arrays.library(q)
-    c.q, c.k, c.v = floats("q", q), floats("k", k), floats("v", v)
-    c.shape = shape = _sizes(d, c.q, c.k, c.v)
-    c.real, c.code = (np.float64, 2) if c.q.dtype == 2 else (np.float32, 1)
+def options(c, bias=None, allow=None, causal=False, align=None, window=None, query_offset=None, query_count=None, key_count=None,
+            key_start=None, scale=None, softcap=0.0, alibi=None, sink=None, isa=None):
+    """The operator's options into c.desc; c.shape, c.real and c.keep are set."""
+    d, shape, real, keep = c.desc, c.shape, c.real, c.keep
     if allow is not None:
         _allow(d, allow, shape, keep)
     if bias is not None:
-        _bias(d, bias, shape, c.real, keep)
+        _bias(d, bias, shape, real, keep)
     if alibi is not None:
-        _per_head(d, "alibi", alibi, (shape[1:2], shape[:2]), c.real, keep)
+        _per_head(d, "alibi", alibi, (shape[1:2], shape[:2]), real, keep)
     if sink is not None:
-        _per_head(d, "sink", sink, (shape[1:2],), c.real, keep)
+        _per_head(d, "sink", sink, (shape[1:2],), real, keep)
     if causal is not False:
         if causal not in (True, False):
             raise ValueError("causal is %r; it must be True or False" % (causal,))
@@ -246,6 +240,18 @@ def describe(q, k, v, *, bias=None, allow=None, causal=False, align=None, window
         d.softcap = softcap
     if isa is not None:
         d.isa = str(isa).encode()
-    batch, heads, queries, keys = shape
-    d.executor = executor(threads, batch * heads * queries * keys * (c.q.shape[-1] + c.v.shape[-1]))
+
+
+def describe(q, k, v, *, threads=None, **given):
+    """Everything of attention()'s arguments but its results."""
+    c = Call()
+    c.desc = Desc()
+    c.keep = []
+    c.kind = _arrays.library(q)
+    c.q, c.k, c.v = floats("q", q), floats("k", k), floats("v", v)
+    c.shape = _sizes(c.desc, c.q, c.k, c.v)
+    c.real, c.code = (np.float64, 2) if c.q.dtype == 2 else (np.float32, 1)
+    options(c, **given)
+    batch, heads, queries, keys = c.shape
+    c.desc.executor = executor(threads, batch * heads * queries * keys * (c.q.shape[-1] + c.v.shape[-1]))
     return c

@@ -4,7 +4,7 @@ SPDX-License-Identifier: MIT
 import ctypes
 import os
 
-_ERRORS = {4: MemoryError, 6: RuntimeError}  # every other code is the caller's: ValueError
+_ERRORS = {4: MemoryError, 104: MemoryError, 6: RuntimeError, 106: OSError}  # every other code is the caller's: ValueError
 
 
 class View(ctypes.Structure):  # attn_in and attn_out
@@ -30,6 +30,26 @@ class Desc(ctypes.Structure):  # attn_desc
                    ("executor", ctypes.c_void_p), ("work", ctypes.c_void_p), ("work_bytes", ctypes.c_size_t)])
 
 
+class LayerDesc(ctypes.Structure):  # attn_layer_desc
+    _fields_ = ([("size", ctypes.c_size_t)]
+                + [(n, ctypes.c_int64) for n in ("batch", "heads", "kv_heads", "queries", "keys", "dim", "value_dim", "width", "key_width",
+                                                 "value_width", "out_width")]
+                + [(n, View) for n in ("x", "x_key", "x_value", "w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o",
+                                       "out", "q", "k", "v", "y")]
+                + [("options", ctypes.POINTER(Desc)), ("work", ctypes.c_void_p), ("work_bytes", ctypes.c_size_t)])
+
+
+class LayerLoadOptions(ctypes.Structure):  # attn_layer_load_options
+    _fields_ = [("size", ctypes.c_size_t), ("heads", ctypes.c_int64), ("kv_heads", ctypes.c_int64), ("prefix", ctypes.c_char_p)]
+
+
+class LayerCheckpoint(ctypes.Structure):  # attn_layer_checkpoint
+    _fields_ = ([("size", ctypes.c_size_t)]
+                + [(n, ctypes.c_int64) for n in ("heads", "kv_heads", "dim", "value_dim", "width", "key_width", "value_width", "out_width")]
+                + [(n, View) for n in ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")]
+                + [("causal", ctypes.c_int32), ("layout", ctypes.c_int32), ("prefix", ctypes.c_char_p), ("description", ctypes.c_char_p)])
+
+
 class MergeDesc(ctypes.Structure):  # attn_merge_desc
     _fields_ = [("size", ctypes.c_size_t), ("batch", ctypes.c_int64), ("heads", ctypes.c_int64), ("queries", ctypes.c_int64),
                 ("value_dim", ctypes.c_int64), ("parts", ctypes.c_int64), ("part_out", ctypes.POINTER(View)),
@@ -52,7 +72,7 @@ def load():
     except OSError as fault:
         raise ImportError("libattn was not found: run make, or set ATTN_LIBRARY to its path (%s)" % fault) from None
     error = ctypes.POINTER(Error)
-    for name, result, *args in (
+    declare(lib, (
             ("attn_run", ctypes.c_int32, ctypes.POINTER(Desc), error),
             ("attn_work_bytes", ctypes.c_int32, ctypes.POINTER(Desc), ctypes.POINTER(ctypes.c_size_t), error),
             ("attn_merge", ctypes.c_int32, ctypes.POINTER(MergeDesc), error),
@@ -62,13 +82,28 @@ def load():
             ("attn_pool_executor", ctypes.c_void_p, ctypes.c_void_p),
             ("attn_isa_name", ctypes.c_char_p, ctypes.c_int32),
             ("attn_isa_usable", ctypes.c_int32, ctypes.c_int32),
-            ("attn_version_text", ctypes.c_char_p)):
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, args
+            ("attn_version_text", ctypes.c_char_p)))
     return lib
 
 
+def declare(lib, functions):
+    """Sets the types of functions: (name, result, arguments...)."""
+    for name, result, *args in functions:
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, args
+
+
 lib = load()
+
+
+def beside(name, what, functions):
+    """A library that some builds of the package lack, its functions declared; `what` says what is missing then."""
+    try:
+        more = ctypes.CDLL(find(name))
+    except OSError as fault:
+        raise ImportError("%s needs the library %s, which this build of the package does not have (%s)" % (what, name, fault)) from None
+    declare(more, functions)
+    return more
 
 
 def raise_error(error):

@@ -65,11 +65,12 @@ def test_the_descriptors_are_the_headers(tmp_path):
     assert compiler, "no C compiler"
     library = attn._library
     structs = {"attn_in": library.View, "attn_out": library.View, "attn_error": library.Error, "attn_desc": library.Desc,
-               "attn_merge_desc": library.MergeDesc}
+               "attn_merge_desc": library.MergeDesc, "attn_layer_desc": library.LayerDesc,
+               "attn_layer_load_options": library.LayerLoadOptions, "attn_layer_checkpoint": library.LayerCheckpoint}
     lines = ['printf("%s.%s %%zu\\n", offsetof(%s, %s));' % (s, f, s, f) for s, c in structs.items() for f, _ in c._fields_]
     lines += ['printf("%s %%zu\\n", sizeof(%s));' % (s, s) for s in structs]
     source = tmp_path / "offsets.c"
-    source.write_text("#include <attn/attn.h>\n#include <stdio.h>\nint main(void)\n{\n%s\n}\n" % "\n".join(lines))
+    source.write_text("#include <attn/attn_layer.h>\n#include <stdio.h>\nint main(void)\n{\n%s\n}\n" % "\n".join(lines))
     subprocess.run([compiler, "-I", os.path.join(ROOT, "include"), source, "-o", tmp_path / "offsets"], check=True)
     text = subprocess.run([tmp_path / "offsets"], check=True, capture_output=True, text=True).stdout
     seen = dict(line.split() for line in text.splitlines())
