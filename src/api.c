@@ -77,6 +77,41 @@ ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info,
     return ATTN_OK;
 }
 
+static int32_t inspect_make(const attn_desc *desc, const attn_inspect_desc *what, int data, struct attn_inspection *to, attn_error *error)
+{
+    attn_desc         d;
+    attn_inspect_desc w;
+    fenv_t            caller;
+    enter(&caller);
+    int32_t status = attn_check_inspect(desc, what, &d, &w, data, error);
+    return leave(&caller, status ? status : attn_inspect_plan(to, &d, &w, error));
+}
+
+ATTN_API int32_t attn_inspect(const attn_desc *desc, const attn_inspect_desc *what, attn_error *error)
+{
+    struct attn_inspection s;
+    int32_t                status = inspect_make(desc, what, 1, &s, error);
+    if (status || s.tasks == 0) return status;
+    if (s.w.work && s.w.work_bytes < s.work_bytes)
+        return attn_fail(error, ATTN_E_WORK, "work_bytes is %zu, less than the %zu that attn_inspect_work_bytes() says", s.w.work_bytes,
+                         s.work_bytes);
+    void *work = s.w.work ? s.w.work : malloc(s.work_bytes);
+    if (!work) return attn_fail(error, ATTN_E_MEMORY, "no memory for %zu bytes of scratch", s.work_bytes);
+    attn_inspect_run(&s, work);
+    if (!s.w.work) free(work);
+    return ATTN_OK;
+}
+
+ATTN_API int32_t attn_inspect_work_bytes(const attn_desc *desc, const attn_inspect_desc *what, size_t *bytes, attn_error *error)
+{
+    struct attn_inspection s;
+    int32_t                status = inspect_make(desc, what, 0, &s, error);
+    if (status) return status;
+    if (!bytes) return attn_fail(error, ATTN_E_ARGUMENT, "bytes is NULL");
+    *bytes = s.work_bytes;
+    return ATTN_OK;
+}
+
 ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error)
 {
     attn_merge_desc d;
@@ -121,12 +156,12 @@ ATTN_API const char *attn_status_name(int32_t status)
 
 ATTN_API const char *attn_dtype_name(int32_t dtype)
 {
-    static const char *const name[] = {"none", "f32", "f64", "f16", "bf16", "bool"};
-    return dtype > 0 && dtype <= ATTN_BOOL ? name[dtype] : "unknown";
+    static const char *const name[] = {"none", "f32", "f64", "f16", "bf16", "bool", "i64"};
+    return dtype > 0 && dtype <= ATTN_I64 ? name[dtype] : "unknown";
 }
 
 ATTN_API size_t attn_dtype_bytes(int32_t dtype)
 {
-    static const uint8_t bytes[] = {0, 4, 8, 2, 2, 1};
-    return dtype > 0 && dtype <= ATTN_BOOL ? bytes[dtype] : 0;
+    static const uint8_t bytes[] = {0, 4, 8, 2, 2, 1, 8};
+    return dtype > 0 && dtype <= ATTN_I64 ? bytes[dtype] : 0;
 }

@@ -35,6 +35,7 @@ enum {
     DESC_SIZE_1 = sizeof(attn_desc),
     MERGE_SIZE_1 = sizeof(attn_merge_desc),
     INFO_SIZE_1 = sizeof(attn_plan_info),
+    INSPECT_SIZE_1 = sizeof(attn_inspect_desc),
     LARGEST_STRUCT = 65536
 };
 
@@ -64,7 +65,12 @@ static int32_t read_struct(const void *from, void *to, size_t first, size_t ours
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------------------------- */
 
-enum { ANY_OF_F32 = 1 << ATTN_F32, ANY_OF_F64 = 1 << ATTN_F64, ANY_FLOAT = 1 << ATTN_F32 | 1 << ATTN_F64 | 1 << ATTN_F16 | 1 << ATTN_BF16 };
+enum {
+    ANY_OF_F32 = 1 << ATTN_F32,
+    ANY_OF_F64 = 1 << ATTN_F64,
+    ANY_FLOAT = 1 << ATTN_F32 | 1 << ATTN_F64 | 1 << ATTN_F16 | 1 << ATTN_BF16,
+    FREE = 1 << 30 /* not a type: the rule does not depend on q's */
+};
 
 /* One operand as seen here; inputs and outputs have the same fields. */
 struct view {
@@ -114,11 +120,11 @@ static int32_t check_view(const struct view *v, int data, attn_error *e)
         return ATTN_OK;
     }
     char types[64] = "";
-    for (int32_t t = ATTN_F32, n = 0; t <= ATTN_BOOL; t++)
+    for (int32_t t = ATTN_F32, n = 0; t <= ATTN_I64; t++)
         if (v->dtypes >> t & 1)
             snprintf(types + strlen(types), sizeof types - strlen(types), "%s%s", n++ ? " or " : "", attn_dtype_name(t));
-    ARG(v->dtype >= ATTN_F32 && v->dtype <= ATTN_BOOL && (v->dtypes >> v->dtype & 1), "%s.dtype is %s (%d), and must be %s%s", v->name,
-        attn_dtype_name(v->dtype), v->dtype, types, strcmp(v->name, "q") == 0 ? "" : ", to go with q");
+    ARG(v->dtype >= ATTN_F32 && v->dtype <= ATTN_I64 && (v->dtypes >> v->dtype & 1), "%s.dtype is %s (%d), and must be %s%s", v->name,
+        attn_dtype_name(v->dtype), v->dtype, types, v->dtypes & FREE || strcmp(v->name, "q") == 0 ? "" : ", to go with q");
     size_t width = attn_dtype_bytes(v->dtype);
     for (int a = 0; a < 4; a++) {
         ARG(v->size[a] >= 0 || v->stride[a] == 0, "%s.%s is %" PRId64 ", but %s has no such axis: it must be 0", v->name, axis_name[a],
@@ -206,6 +212,17 @@ static int32_t check_sizes(const attn_desc *d, attn_error *e)
     return ATTN_OK;
 }
 
+/* user: what needs to know where the queries stand, or NULL */
+static int32_t check_placed(const attn_desc *d, int64_t b, const char *user, attn_error *e)
+{
+    int64_t queries = attn_query_count(d, b), keys = attn_key_count(d, b);
+    ARG(!user || d->align || d->query_offset || queries == keys,
+        "align is not said: %s needs it, as batch entry %" PRId64 " has %" PRId64 " queries and %" PRId64
+        " keys; choose align top-left, align bottom-right, or query_offset",
+        user, b, queries, keys);
+    return ATTN_OK;
+}
+
 static int32_t check_batch(const attn_desc *d, int64_t b, attn_error *e)
 {
     int64_t start = attn_key_start(d, b), limit = (int64_t)1 << 62;
@@ -217,15 +234,15 @@ static int32_t check_batch(const attn_desc *d, int64_t b, attn_error *e)
         "key_count[%" PRId64 "] is %" PRId64 ", outside 0 to %" PRId64 " (keys = %" PRId64 " less key_start = %" PRId64 ")", b, keys,
         d->keys - start, d->keys, start);
     ARG(offset >= -limit && offset <= limit, "query_offset[%" PRId64 "] is %" PRId64 ", outside -2^62 to 2^62", b, offset);
-    int bounded = d->window && (d->window_left >= 0 || d->window_right >= 0), placed = d->align || d->query_offset;
-    ARG(placed || queries == keys || !(d->causal || bounded || d->alibi.data),
-        "align is not said: %s needs it, as batch entry %" PRId64 " has %" PRId64 " queries and %" PRId64
-        " keys; choose align top-left, align bottom-right, or query_offset",
-        d->causal ? "causal"
-        : bounded ? "window"
-                  : "alibi",
-        b, queries, keys);
-    return ATTN_OK;
+    int bounded = d->window && (d->window_left >= 0 || d->window_right >= 0);
+    return check_placed(d, b, d->causal ? "causal" : bounded ? "window" : d->alibi.data ? "alibi" : 0, e);
+}
+
+/* How many batch entries there are to look at: without arrays every entry is like the first. */
+static int64_t different(const attn_desc *d)
+{
+    int same = !d->query_offset && !d->query_count && !d->key_count && !d->key_start;
+    return same && d->batch > 1 ? 1 : d->batch;
 }
 
 static int32_t check_options(const attn_desc *d, attn_error *e)
@@ -241,8 +258,7 @@ static int32_t check_options(const attn_desc *d, attn_error *e)
     ARG(d->window || (!d->window_left && !d->window_right),
         "window is 0 though window_left is %" PRId64 " and window_right is %" PRId64 "; set window to 1 to mean them", d->window_left,
         d->window_right);
-    int same = !d->query_offset && !d->query_count && !d->key_count && !d->key_start; /* then every entry is like the first */
-    for (int64_t b = 0; b < (same && d->batch > 1 ? 1 : d->batch); b++) TRY(check_batch(d, b, e));
+    for (int64_t b = 0; b < different(d); b++) TRY(check_batch(d, b, e));
     return ATTN_OK;
 }
 
@@ -260,10 +276,8 @@ static int32_t check_isa(const char *isa, attn_error *e)
     return ATTN_OK;
 }
 
-int32_t attn_check_desc(const attn_desc *from, attn_desc *d, int data, attn_error *e)
+static int32_t check_desc(attn_desc *d, int data, attn_error *e)
 {
-    attn_fail(e, ATTN_OK, "%s", "");
-    TRY(read_struct(from, d, DESC_SIZE_1, sizeof *d, "attn_desc", e));
     TRY(check_sizes(d, e));
     TRY(check_tensors(d, data, e));
     TRY(check_options(d, e));
@@ -290,6 +304,102 @@ int32_t attn_check_info(const attn_plan_info *info, attn_error *e)
 {
     size_t size;
     return check_struct(info, &size, INFO_SIZE_1, "attn_plan_info", e);
+}
+
+int32_t attn_check_desc(const attn_desc *from, attn_desc *d, int data, attn_error *e)
+{
+    attn_fail(e, ATTN_OK, "%s", "");
+    TRY(read_struct(from, d, DESC_SIZE_1, sizeof *d, "attn_desc", e));
+    return check_desc(d, data, e);
+}
+
+/* ---- looking at weights ----------------------------------------------------------------------------------------------------------- */
+
+static int32_t check_list(const char *name, const int64_t *list, int64_t count, int64_t limit, int data, attn_error *e)
+{
+    ARG(count >= 0, "%s_count is %" PRId64 ", and must not be negative", name, count);
+    if (count > (int64_t)1 << 40) return attn_fail(e, ATTN_E_UNSUPPORTED, "%s_count is %" PRId64 ", more than 2^40", name, count);
+    ARG(list || !count || !data, "%s_count is %" PRId64 " though the list is NULL, which means all", name, count);
+    for (int64_t i = 0; list && i < count; i++)
+        ARG(list[i] >= 0 && list[i] < limit, "entry %" PRId64 " of the list of %s_count is %" PRId64 ", outside 0 to %" PRId64, i, name,
+            list[i], limit - 1);
+    return ATTN_OK;
+}
+
+static int32_t check_cells(const char *name, int64_t cells, int asked, const char *of, int64_t n, attn_error *e)
+{
+    ARG(asked || !cells, "%s is %" PRId64 " though neither map_mean nor map_max is asked for", name, cells);
+    ARG(!asked || (cells >= (n > 0) && cells <= 65536), "%s is %" PRId64 ", and must be from 1 to 65536", name, cells);
+    ARG(cells <= n, "%s is %" PRId64 ", more than the %" PRId64 " %s that there are to show", name, cells, n, of);
+    return ATTN_OK;
+}
+
+static int32_t check_views(const attn_desc *d, const attn_inspect_desc *w, int64_t n, int64_t k, int data, attn_error *e)
+{
+    const uint32_t either = ANY_OF_F32 | ANY_OF_F64 | FREE, real = d->q.dtype == ATTN_F64 ? ANY_OF_F64 : ANY_OF_F32;
+    int64_t        b = d->batch, h = w->head_count;
+    TRY(VIEW(w->lse, "lse", 0, 0, real, AXES(b, d->heads, d->queries, -1)));
+    TRY(VIEW(w->values, "values", 1, 0, either, AXES(b, h, n, k)));
+    TRY(VIEW(w->entropy, "entropy", 1, 0, either, AXES(b, h, n, -1)));
+    TRY(VIEW(w->top_weight, "top_weight", 1, 0, either, AXES(b, h, n, w->top)));
+    TRY(VIEW(w->top_key, "top_key", 1, 0, 1u << ATTN_I64 | FREE, AXES(b, h, n, w->top)));
+    TRY(VIEW(w->first_mass, "first_mass", 1, 0, either, AXES(b, h, n, -1)));
+    TRY(VIEW(w->window_mass, "window_mass", 1, 0, either, AXES(b, h, n, -1)));
+    TRY(VIEW(w->received, "received", 1, 0, either, AXES(b, h, k, -1)));
+    TRY(VIEW(w->map_mean, "map_mean", 1, 0, either, AXES(b, h, w->map_rows, w->map_columns)));
+    TRY(VIEW(w->map_max, "map_max", 1, 0, either, AXES(b, h, w->map_rows, w->map_columns)));
+    return ATTN_OK;
+}
+
+/* What is chosen: lists and ranges, with their defaults filled in. */
+static int32_t check_chosen(const attn_desc *d, attn_inspect_desc *w, int data, attn_error *e)
+{
+    TRY(check_list("head", w->heads, w->head_count, d->heads, data, e));
+    TRY(check_list("query", w->queries, w->query_count, d->queries, data, e));
+    if (!w->heads && !w->head_count) w->head_count = d->heads;
+    if (!w->queries && !w->query_count) w->query_count = d->queries;
+    int64_t rows;
+    ARG(!__builtin_mul_overflow(d->batch, w->head_count, &rows) && !__builtin_mul_overflow(rows, w->query_count, &rows),
+        "batch = %" PRId64 " times head_count = %" PRId64 " times query_count = %" PRId64 " is past 2^63", d->batch, w->head_count,
+        w->query_count);
+    ARG(w->key_first >= 0 && w->key_first <= d->keys, "key_first is %" PRId64 ", outside 0 to keys = %" PRId64, w->key_first, d->keys);
+    ARG(w->key_count >= 0 && w->key_count <= d->keys - w->key_first,
+        "key_count is %" PRId64 ", outside 0 (all) to %" PRId64 " (keys = %" PRId64 " less key_first = %" PRId64 ")", w->key_count,
+        d->keys - w->key_first, d->keys, w->key_first);
+    if (!w->key_count) w->key_count = d->keys - w->key_first;
+    return ATTN_OK;
+}
+
+int32_t attn_check_inspect(const attn_desc *from, const attn_inspect_desc *what, attn_desc *d, attn_inspect_desc *w, int data,
+                           attn_error *e)
+{
+    attn_fail(e, ATTN_OK, "%s", "");
+    TRY(read_struct(from, d, DESC_SIZE_1, sizeof *d, "attn_desc", e));
+    TRY(read_struct(what, w, INSPECT_SIZE_1, sizeof *w, "attn_inspect_desc", e));
+    d->v = (attn_in){.dtype = d->q.dtype};
+    d->out = (attn_out){.dtype = d->q.dtype};
+    d->lse = d->weights = (attn_out){0};
+    d->value_dim = d->weights_stage = 0;
+    d->work = 0, d->work_bytes = 0;
+    TRY(check_desc(d, data, e));
+    TRY(check_chosen(d, w, data, e));
+    const int ranks = w->top_weight.dtype || w->top_key.dtype, map = w->map_mean.dtype || w->map_max.dtype;
+    ARG(w->values_stage >= 0 && w->values_stage <= ATTN_STAGE_BIASED, "values_stage is %d, and must be an ATTN_STAGE_ constant, 0 to 3",
+        w->values_stage);
+    ARG(w->values.dtype || !w->values_stage, "values_stage is %d though values is not asked for", w->values_stage);
+    ARG(ranks || !w->top, "top is %d though neither top_weight nor top_key is asked for", w->top);
+    ARG(!ranks || (w->top >= 1 && w->top <= 64), "top is %d, and must be from 1 to 64", w->top);
+    ARG(w->mass_left >= -1, "mass_left is %" PRId64 ", and must be -1 (no bound) or more", w->mass_left);
+    ARG(w->mass_right >= -1, "mass_right is %" PRId64 ", and must be -1 (no bound) or more", w->mass_right);
+    ARG(w->window_mass.dtype || (!w->mass_left && !w->mass_right),
+        "mass_left is %" PRId64 " and mass_right is %" PRId64 " though window_mass is not asked for", w->mass_left, w->mass_right);
+    const char *user = w->window_mass.dtype && (w->mass_left >= 0 || w->mass_right >= 0) ? "window_mass" : 0;
+    for (int64_t b = 0; b < different(d); b++) TRY(check_placed(d, b, user, e));
+    TRY(check_cells("map_rows", w->map_rows, map, "queries", w->query_count, e));
+    TRY(check_cells("map_columns", w->map_columns, map, "keys", w->key_count, e));
+    TRY(check_views(d, w, w->query_count, w->key_count, data, e));
+    ARG(w->work || w->work_bytes == 0 || !data, "work is NULL though work_bytes is %zu", w->work_bytes);
+    return ATTN_OK;
 }
 
 int32_t attn_check_merge(const attn_merge_desc *from, attn_merge_desc *d, attn_error *e)

@@ -74,18 +74,17 @@ static void walk(struct attn_task *t)
     b->part = first;
 }
 
-/* The optional weights: a second pass, so that the output's bits know nothing of it. */
-static void write_weights(struct attn_task *t)
+void attn_exec_weights(struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int32_t stage, int64_t from,
+                       int64_t count)
 {
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
     const int64_t           start = attn_key_start(d, t->batch);
-    const int32_t           stage = d->weights_stage;
     const double           *lse = (const double *)(t->slot + plan->at.lse);
     const int               masked = stage == ATTN_STAGE_WEIGHT || stage == ATTN_STAGE_BIASED;
-    for (int64_t j = 0; j < d->keys; j += ATTN_TILE) {
+    for (int64_t j = from; j < from + count; j += ATTN_TILE) {
         struct attn_tile tile;
-        int64_t          n = d->keys - j < ATTN_TILE ? d->keys - j : ATTN_TILE;
+        int64_t          n = from + count - j < ATTN_TILE ? from + count - j : ATTN_TILE;
         int32_t          sees = attn_task_tile(t, &tile, j - start, n, masked);
         if (sees != ATTN_SEES_NONE) {
             plan->kernel->scores(&t->block, &tile, stage);
@@ -100,7 +99,7 @@ static void write_weights(struct attn_task *t)
                 else if (stage == ATTN_STAGE_WEIGHT && isnan(lse[r]) && attn_mask_sees(d, t->batch, &t->rows[r], j - start + i))
                     attn_task_put(plan, t->slot + plan->at.edit, at, (double)NAN);
             }
-        attn_task_store(t, &d->weights, plan->weights, n, j);
+        attn_task_store(t, to, convert, n, j - from);
     }
 }
 
@@ -121,6 +120,23 @@ static void write_results(struct attn_task *t)
     }
 }
 
+/* Ends a walk, and walks again where values near the largest number need a shift. */
+static void end(struct attn_task *t)
+{
+    char                   *slot = t->slot;
+    const struct attn_plan *plan = t->plan;
+    while (plan->kernel->finish(&t->block, slot + plan->at.sink, slot + plan->at.shift, (double *)(slot + plan->at.lse))) {
+        t->block.shifted = 1;
+        walk(t);
+    }
+}
+
+void attn_exec_finish(struct attn_task *t)
+{
+    walk(t);
+    end(t);
+}
+
 /* A task; part: what its keys gave, when they were walked before. */
 static void run_task(const struct attn_plan *plan, char *slot, int64_t index, char *part)
 {
@@ -130,12 +146,10 @@ static void run_task(const struct attn_plan *plan, char *slot, int64_t index, ch
         t.block.part = part_at(plan, part);
     else
         walk(&t);
-    while (plan->kernel->finish(&t.block, slot + plan->at.sink, slot + plan->at.shift, (double *)(slot + plan->at.lse))) {
-        t.block.shifted = 1;
-        walk(&t);
-    }
+    end(&t);
     write_results(&t);
-    if (plan->d.weights.data) write_weights(&t);
+    if (plan->d.weights.data) /* a second pass, so that the output's bits know nothing of it */
+        attn_exec_weights(&t, &plan->d.weights, plan->weights, plan->d.weights_stage, 0, plan->d.keys);
 }
 
 static void run_chunk(const struct attn_plan *plan, char *slot, struct unit unit, char *part)
@@ -149,7 +163,7 @@ static void run_chunk(const struct attn_plan *plan, char *slot, struct unit unit
 /* ---- the run ---------------------------------------------------------------------------------------------------------------------- */
 
 /* Gaps between the parts of a slot: poisoned while a run uses it. */
-static void guard(const struct attn_plan *plan, char *slot, int on)
+void attn_exec_guard(const struct attn_plan *plan, char *slot, int on)
 {
 #ifdef HAVE_ASAN
     const size_t *at = &plan->at.q;
@@ -201,7 +215,7 @@ static void share(void *arg, int32_t index)
     fenv_t                  env;
     fegetenv(&env);
     fesetenv(FE_DFL_ENV);
-    guard(plan, slot, 1);
+    attn_exec_guard(plan, slot, 1);
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < run->count;)
         if (run->what == CHUNKS)
             run_chunk(plan, slot, run->units[i], wave_part(plan, run->work, i));
@@ -209,7 +223,7 @@ static void share(void *arg, int32_t index)
             fold_task(run, i);
         else
             run_task(plan, slot, i, plan->wave ? task_part(plan, run->work, i) : 0);
-    guard(plan, slot, 0);
+    attn_exec_guard(plan, slot, 0);
     fesetenv(&env);
 }
 

@@ -36,9 +36,10 @@ struct attn_plan {
     size_t                     work_bytes; /* slots, parts, units of a wave, and what aligning needs */
 };
 
-/* A row of a block: which query it is and which keys, counted from key_start, it may see by position: low <= j' < high. */
+/* A row of a block: which query it is, where its results go (axes 1 and 2 of an output), and which keys, counted from key_start, it may see by
+ * position: low <= j' < high. */
 struct attn_row {
-    int64_t head, query, position, low, high;
+    int64_t head, query, to_head, to_query, position, low, high;
 };
 
 /* What a task computes: so many query heads x queries, of one key head. */
@@ -58,10 +59,13 @@ enum {
 int32_t attn_check_desc(const attn_desc *from, attn_desc *to, int data, attn_error *error);
 int32_t attn_check_info(const attn_plan_info *info, attn_error *error);
 int32_t attn_check_merge(const attn_merge_desc *from, attn_merge_desc *to, attn_error *error);
+int32_t attn_check_inspect(const attn_desc *desc, const attn_inspect_desc *what, attn_desc *to, attn_inspect_desc *what_to, int data,
+                           attn_error *error);
 int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* plan.c */
-int32_t                    attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error);
+int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error);
+void    attn_plan_rows(struct attn_plan *plan, int64_t m); /* the kernel row, and scratch, for blocks of m queries instead */
 const struct attn_convert *attn_plan_convert(int32_t dtype);
 struct attn_place          attn_plan_place(const struct attn_plan *plan, int64_t index);
 
@@ -79,6 +83,7 @@ const char *attn_task_element(const void *data, const int64_t stride[4], int32_t
 void    attn_task_put(const struct attn_plan *plan, void *array, int64_t row, double x); /* array[row] = x, in the kernel's arithmetic */
 void    attn_task_locate(struct attn_task *t, int64_t index);                            /* batch, heads and queries only */
 void    attn_task_begin(struct attn_task *t, int64_t index);
+void    attn_task_ready(struct attn_task *t); /* the same where batch, group_head, block.m and the rows' heads and queries are set */
 int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked);
 void    attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first);
 int     attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high);
@@ -89,6 +94,11 @@ int attn_describe_plan(const struct attn_plan *plan, attn_plan_info *info);
 
 /* exec.c: runs a plan with work_bytes bytes at work. */
 void attn_exec(const struct attn_plan *plan, void *work);
+void attn_exec_guard(const struct attn_plan *plan, char *slot, int on);
+void attn_exec_finish(struct attn_task *t); /* walks all keys and finishes: part and the slot's lse are results */
+/* Keys from .. from + count - 1 (of the tensor) of the block's rows at a stage, by part.top, part.sum and the slot's lse. */
+void attn_exec_weights(struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int32_t stage, int64_t from,
+                       int64_t count);
 
 /* mask.c */
 void    attn_mask_row(const struct attn_desc *d, int64_t batch, struct attn_row *row);
@@ -107,6 +117,16 @@ int64_t attn_query_offset(const attn_desc *d, int64_t batch);
 
 /* merge.c */
 void attn_merge_run(const attn_merge_desc *d);
+
+/* inspect.c */
+struct attn_inspection {
+    struct attn_plan  plan;
+    attn_inspect_desc w; /* checked, counts filled in */
+    int64_t           strip_queries, strips, tasks, wave, map_span;
+    size_t            slot_bytes, rows_at, top_at, keys_at, part_bytes, work_bytes;
+};
+int32_t attn_inspect_plan(struct attn_inspection *to, const attn_desc *checked, const attn_inspect_desc *what, attn_error *error);
+void    attn_inspect_run(const struct attn_inspection *s, void *work);
 
 /* cpu.c */
 int32_t attn_cpu_usable(const char *isa);

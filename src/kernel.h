@@ -64,6 +64,15 @@ struct attn_tile {
     const void *edit;       /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
 };
 
+/* What a tile of weights adds up to. Lines are as attn_kernel.unload leaves them, each on a multiple of 64 bytes. */
+struct attn_survey {
+    int64_t     keys;
+    void       *lines;                /* [rows][ATTN_TILE]: scores, then weights */
+    const void *top, *sum;            /* [rows], as for attn_kernel.weights; top is not infinite */
+    void       *total, *away, *most;  /* [rows]: sum of the weights, of weight * (top - score), the largest weight */
+    void       *key_total, *key_most; /* [ATTN_TILE], on 64 bytes: over the rows */
+};
+
 struct attn_kernel {
     const char *name, *isa;
     int64_t     real_bytes, rows;
@@ -97,6 +106,12 @@ struct attn_kernel {
 
     /* b->s of attn_kernel.scores to what is asked for: weights by the top and sum of finish, or natural scores. */
     void (*weights)(const struct attn_block *b, int64_t keys, int32_t upto);
+
+    /* Rows from .. to - 1 of a survey. A NaN is in every total that it belongs to; the largest weights pass over it. */
+    void (*survey)(const struct attn_survey *s, int64_t from, int64_t to);
+
+    /* The first key from `from` on whose weight in a surveyed line is greater than `least` >= 0, or `keys`; its weight into *weight. */
+    int64_t (*above)(const void *line, int64_t from, int64_t keys, double least, double *weight);
 };
 
 /* Conversions between an element type in memory, any stride, and contiguous float or double. NULL: not offered. */

@@ -145,6 +145,12 @@ struct attn_place attn_plan_place(const struct attn_plan *plan, int64_t index)
     return p;
 }
 
+void attn_plan_rows(struct attn_plan *plan, int64_t m)
+{
+    plan->kernel = choose(plan->d.isa, (size_t)plan->kernel->real_bytes, m);
+    map_scratch(plan);
+}
+
 int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error)
 {
     memset(plan, 0, sizeof *plan);

@@ -27,7 +27,7 @@ void attn_task_store(const struct attn_task *t, const attn_out *to, const struct
     const int64_t real = t->plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(to->dtype);
     const char   *lines = t->slot + t->plan->at.edit;
     for (int64_t r = 0; r < t->block.m; r++) {
-        char *place = (char *)attn_task_element(to->data, to->stride, to->dtype, t->batch, t->rows[r].head, t->rows[r].query) +
+        char *place = (char *)attn_task_element(to->data, to->stride, to->dtype, t->batch, t->rows[r].to_head, t->rows[r].to_query) +
                       skip * to->stride[3] * width;
         if (real == 4)
             convert->store_f32(place, to->stride[3], (const float *)(lines + r * ATTN_TILE * real), n);
@@ -88,8 +88,8 @@ void attn_task_locate(struct attn_task *t, int64_t index)
     t->group_head = p.group_head;
     t->block.m = p.heads * p.queries;
     for (int64_t r = 0, head = p.head, i = 0; r < t->block.m; r++) {
-        t->rows[r].head = head;
-        t->rows[r].query = p.query + i;
+        t->rows[r].head = t->rows[r].to_head = head;
+        t->rows[r].query = t->rows[r].to_query = p.query + i;
         if (++i == p.queries) i = 0, head++;
     }
 }
@@ -108,13 +108,12 @@ static void prefetch_queries(const struct attn_plan *plan, int64_t index)
     }
 }
 
-/* Task number `index`: its queries, and what belongs to each row. */
-void attn_task_begin(struct attn_task *t, int64_t index)
+/* Queries and what belongs to each row. */
+void attn_task_ready(struct attn_task *t)
 {
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
-    attn_task_locate(t, index);
-    struct attn_block *b = &t->block;
+    struct attn_block      *b = &t->block;
     *b = (struct attn_block){.m = b->m, .dim = d->dim, .value_dim = d->value_dim, .cap = d->softcap * ATTN_DOMAIN};
     b->q = t->slot + plan->at.q;
     b->s = t->slot + plan->at.s;
@@ -135,7 +134,13 @@ void attn_task_begin(struct attn_task *t, int64_t index)
             attn_task_put(plan, t->slot + plan->at.sink, r, get(&d->sink, row->head * d->sink.stride[1]));
     }
     load_queries(t);
-    prefetch_queries(plan, index + 1);
+}
+
+void attn_task_begin(struct attn_task *t, int64_t index)
+{
+    attn_task_locate(t, index);
+    attn_task_ready(t);
+    prefetch_queries(t->plan, index + 1);
 }
 
 /* Keys j .. j + n - 1 of the tensor as the kernel wants them: in place where the layout allows, else copied. */
@@ -178,9 +183,13 @@ void attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first
     tile->v = rows_of(t, &d->v, d->value_dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.v, &tile->v_step);
 }
 
-/* The keys that any row sees by position: from *low, to *high; 0 if there are none. */
+/* The keys that any row sees by position: from *low, to *high, and what lies between, which rows of a list may not see; 0 if there are none. */
 int attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high)
 {
-    const int64_t first = t->rows[0].query;
-    return attn_mask_span(&t->plan->d, t->batch, first, t->rows[t->block.m - 1].query + 1 - first, low, high);
+    int64_t first = t->rows[0].query, last = first;
+    for (int64_t r = 1; r < t->block.m; r++) {
+        first = t->rows[r].query < first ? t->rows[r].query : first;
+        last = t->rows[r].query > last ? t->rows[r].query : last;
+    }
+    return attn_mask_span(&t->plan->d, t->batch, first, last + 1 - first, low, high);
 }

@@ -135,7 +135,7 @@ uint16_t brain_from_double(double value)
 
 size_t element_bytes(int32_t dtype)
 {
-    static const size_t bytes[] = {0, 4, 8, 2, 2, 1};
+    static const size_t bytes[] = {0, 4, 8, 2, 2, 1, 8};
     return bytes[dtype];
 }
 

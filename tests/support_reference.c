@@ -188,8 +188,8 @@ double tolerance(int32_t dtype, int32_t inputs, double largest, double want, dou
         [ATTN_F32] = {2e-6, 1e-5}, [ATTN_F64] = {1e-13, 1e-12}, [ATTN_F16] = {1e-3, 2e-3}, [ATTN_BF16] = {8e-3, 1e-2}};
     int32_t row = dtype == ATTN_F64 && inputs != ATTN_F64 ? ATTN_F32 : dtype; /* an f64 tensor of f32 sums is as good as f32 */
     double  more = (inputs == ATTN_F64 ? 0x1p-50 : 0x1p-21) * size;
-    double  flushed = inputs == ATTN_F64 ? DBL_MIN : FLT_MIN; /* smaller results may be flushed to 0: section 6 */
-    if (dtype == ATTN_F16) flushed = 0x1p-25;                 /* half a step where binary16 is subnormal: rounding alone */
+    double  flushed = inputs == ATTN_F64 && dtype == ATTN_F64 ? DBL_MIN : FLT_MIN; /* smaller results may be flushed to 0: section 6 */
+    if (dtype == ATTN_F16) flushed = 0x1p-25; /* half a step where binary16 is subnormal: rounding alone */
     return (table[row][0] + more) * largest + (table[row][1] + more) * fabs(want) + flushed;
 }
 

@@ -69,8 +69,8 @@
  * WHAT IS ABI
  *
  * From 0.1.0 on: the functions below, the numbers of codes and dtypes, attn_in, attn_out, attn_error and attn_executor, which
- * are frozen, and attn_desc, attn_merge_desc and attn_plan_info, which only grow at their ends (`size` tells how much the caller knows; see
- * attn_desc_new).
+ * are frozen, and attn_desc, attn_merge_desc, attn_plan_info and attn_inspect_desc, which only grow at their ends (`size` tells how much the
+ * caller knows; see attn_desc_new).
  * Supported and tested: Linux on x86-64 and aarch64, little endian, C99 and later, C++17 and later.
  *
  * EXAMPLE: one decoding step over a cache of `capacity` keys per head, of which the first `used` hold something. The query is the
@@ -158,7 +158,8 @@ enum {
     ATTN_F64 = 2,
     ATTN_F16 = 3,  /* IEEE binary16 */
     ATTN_BF16 = 4, /* the upper half of an f32 */
-    ATTN_BOOL = 5  /* one byte; 0 is false, every other value is true */
+    ATTN_BOOL = 5, /* one byte; 0 is false, every other value is true */
+    ATTN_I64 = 6   /* keys found by attn_inspect(); nowhere else */
 };
 
 /* Where query 0 of a batch entry stands among its keys (attn_desc.align). */
@@ -375,6 +376,105 @@ static inline attn_merge_desc attn_merge_desc_new(void)
 
 /* Runs on the calling thread, allocates nothing, O(parts) per element. */
 ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error);
+
+/* ---- looking at weights ----------------------------------------------------------------------------------------------------------- */
+
+/* What one wants to see of the weights P[b,h,i,j] = exp(s - lse) of a run, without holding them all: they are made again, tile by tile, from q, k
+ * and lse, with the masks and options of the run. The run knows nothing of it: its bits stay the same. Start from attn_inspect_desc_new(); an
+ * output whose dtype is 0 is not asked for, and only what is asked for is computed: given rows cost as much as they see keys.
+ *
+ * "Chosen" below: heads[0 .. head_count - 1] and queries[0 .. query_count - 1], in that order (repeats are allowed), or all of them where the list is NULL;
+ * the keys are key_first .. key_first + key_count - 1, counted as in `allow`, from the tensor's first (key_count 0: all from key_first on).
+ * Every output has the axes (batch, chosen head, ...) and every element of it is written.
+ *
+ *     values        (.., chosen query, key - key_first)   what values_stage says (ATTN_STAGE_*), as attn_desc.weights
+ *     entropy       (.., chosen query)                    - sum_j P ln P, in nats; a sink has no part in it
+ *     top_weight    (.., chosen query, rank)              the `top` largest weights, largest first
+ *     top_key       (.., chosen query, rank)              and their keys, ATTN_I64; of equal weights the lower key is first
+ *     first_mass    (.., chosen query)                    the weight of the sequence's first key, j' = 0
+ *     window_mass   (.., chosen query)                    the sum of the weights with p - mass_left <= j' <= p + mass_right; -1: no bound
+ *     received      (.., key - key_first)                 the sum of the weights over the chosen queries
+ *     map_mean      (.., cell row, cell column)           the mean of the weights of a cell over all its pairs, a hidden one counting as 0
+ *     map_max       (.., cell row, cell column)           the largest weight of a cell
+ *
+ * The map has map_rows * map_columns cells. Of n chosen queries, cell row r has those from floor(r n / map_rows) to floor((r + 1) n / map_rows) - 1, counted along
+ * the list; of the chosen keys cell columns have theirs by the same rule. There are never more cells than queries or keys, so none is empty.
+ * entropy, top, first_mass and window_mass are of whole rows, whatever keys are chosen.
+ *
+ * A query that sees nothing: weights and masses 0, entropy 0. Ranks beyond the keys with a weight above 0 have weight 0 and key -1. A row of NaN gives
+ * NaN (keys -1), and so does a cell or key that it reaches.
+ *
+ * MEMORY: with slots = the number of threads used, `rows`, real and D as for attn_run(), C = the chosen keys, M the map's cells:
+ *
+ *     bytes <= 64 + slots * (real * (rows * (D + 268) + 128 * D + 272) + rows * (40 + 16 * top) + 2560)
+ *                 + (2 * slots + 1) * (8 * C + 16 * M + 64)        the last line only for received (C) and maps (M)
+ *
+ * THE SAME BITS: values and what is said of one row keep the promise of attn_run(). received and the map do not depend on the number of threads
+ * either: strips of queries are summed in order.
+ *
+ * EXAMPLE: where the last of `tokens` positions looks: its entropy, and the 5 keys with the largest weights. q and k are (heads, tokens, dim).
+ *
+ * @example inspect
+ * #include <attn/attn.h>
+ * #include <stdio.h>
+ * int look(int64_t heads, int64_t tokens, int64_t dim, const float *q, const float *k, int64_t head)
+ * {
+ *     attn_desc d = attn_desc_new();                  // as for the run; v and out are not needed here
+ *     d.batch = 1, d.heads = d.kv_heads = heads, d.queries = d.keys = tokens, d.dim = dim, d.causal = 1;
+ *     d.q = attn_in_dense(q, ATTN_F32, heads, tokens, dim);
+ *     d.k = attn_in_dense(k, ATTN_F32, heads, tokens, dim);
+ *     double  entropy, weight[5];
+ *     int64_t key[5], query = tokens - 1;
+ *     attn_inspect_desc w = attn_inspect_desc_new();  // without the lse of a run it is computed first
+ *     w.heads = &head, w.head_count = 1, w.queries = &query, w.query_count = 1, w.top = 5;
+ *     w.entropy    = attn_out_dense(&entropy, ATTN_F64, 1, 1, 1);
+ *     w.entropy.stride[3] = 0;                        // it has no such axis
+ *     w.top_weight = attn_out_dense(weight, ATTN_F64, 1, 1, 5);
+ *     w.top_key    = attn_out_dense(key, ATTN_I64, 1, 1, 5);
+ *     attn_error e;
+ *     if (attn_inspect(&d, &w, &e) != ATTN_OK) { fprintf(stderr, "%s\n", e.message); return 1; }
+ *     printf("entropy %.3f nats\n", entropy);
+ *     for (int i = 0; i < 5 && key[i] >= 0; i++) printf("key %lld: %.3f\n", (long long)key[i], weight[i]);
+ *     return 0;
+ * }
+ * @end
+ */
+typedef struct attn_inspect_desc {
+    size_t size; /* set by attn_inspect_desc_new() */
+
+    attn_in
+        lse; /* what a run with the same q, k and options gave: f32 (f64 with f64 inputs), axes (batch, head, query) of the run. Absent: it is
+                    computed first, which costs about as much again; then values have the very bits of attn_desc.weights. */
+
+    const int64_t *heads, *queries;         /* NULL: all, and then the count must be 0 */
+    int64_t        head_count, query_count; /* how many the lists have */
+    int64_t        key_first, key_count;
+
+    attn_out values;            /* every output: f32 or f64 (top_key: ATTN_I64) */
+    int32_t  values_stage, top; /* top: 1 to 64 with top_weight or top_key, else 0 */
+    attn_out entropy, top_weight, top_key, first_mass, window_mass;
+    int64_t  mass_left, mass_right; /* of window_mass; causal, window and the masks of the run apply anyway */
+    attn_out received, map_mean, map_max;
+    int64_t  map_rows, map_columns; /* 1 to 65536 with map_mean or map_max, else 0 */
+
+    void  *work; /* as attn_desc.work, of attn_inspect_work_bytes() */
+    size_t work_bytes;
+} attn_inspect_desc;
+
+static inline attn_inspect_desc attn_inspect_desc_new(void)
+{
+    attn_inspect_desc d;
+    memset(&d, 0, sizeof d);
+    d.size = sizeof d;
+    return d;
+}
+
+/* Looks at the weights of the run that `desc` describes. Its v, value_dim, out, lse, weights, weights_stage, work and work_bytes are not looked at; isa and
+ * executor are used. Returns as attn_run() does; an error is found before anything is written. */
+ATTN_API int32_t attn_inspect(const attn_desc *desc, const attn_inspect_desc *what, attn_error *error);
+
+/* The bytes that attn_inspect() needs as `work`. Data pointers and `work` may still be NULL; the dtype of an output says that it is asked for. */
+ATTN_API int32_t attn_inspect_work_bytes(const attn_desc *desc, const attn_inspect_desc *what, size_t *bytes, attn_error *error);
 
 /* ---- small helpers ---------------------------------------------------------------------------------------------------------------- */
 
