@@ -78,14 +78,14 @@ typedef struct cli_options {
     int           operands;
     int           help, json, quiet, causal, csv;
     int           align, stage, dtype, out_dtype, sort; /* index in the option's list of words, counted from 1 */
-    int           from, to, colour, log;                /* from, to, colour: the same */
-    cli_count     heads, kv_heads, dim, value_dim, batch, threads, layer, head, queries, keys, entry, row, why, top, digits;
-    cli_list      query_offset, query_count, key_count, key_start, tokens, channels;
-    cli_pair      window;
+    int           from, to, colour, log, largest;       /* from, to, colour: the same */
+    cli_count     heads, kv_heads, dim, value_dim, batch, threads, layer, head, queries, keys, entry, row, why, top, digits, limit;
+    cli_list      query_offset, query_count, key_count, key_start, tokens, channels, layers;
+    cli_pair      window, region;
     cli_real      scale, softcap;
     cli_real_pair tolerance;
     const char   *output, *layout, *allow, *hide, *bias, *alibi, *sink, *lse, *weights, *isa;
-    const char   *against, *input, *kv_input, *prefix, *png, *svg, *data, *q, *k, *v;
+    const char   *against, *input, *kv_input, *prefix, *png, *svg, *html, *data, *q, *k, *v;
     const char   *token_file, *query_token_file;
 } cli_options;
 
@@ -276,10 +276,11 @@ typedef struct cli_image {
 
 /* Maps of one size, one panel each: rows are queries, columns keys. */
 typedef struct cli_maps {
-    const float *cell; /* [panels][rows][columns] */
-    int64_t      panels, rows, columns;
+    const float *cell;                          /* [panels][rows][columns] */
+    int64_t      panels, rows, columns, across; /* across: panels side by side; 0: as fits */
     char       **row_label, **column_label, **panel_label;
     const char  *title, *said, *under, *last; /* the lines above, and the one below */
+    int          named;                       /* row_label holds tokens, beside which the terminal numbers the rows */
     int          log;                         /* colours count powers of ten instead of steps */
     double       top;                         /* the value of the darkest colour; 0: the largest there is */
 } cli_maps;
@@ -306,6 +307,7 @@ int cost_main(const cli_options *o);
 int info_main(const cli_options *o);
 int demo_main(const cli_options *o);
 int mask_main(const cli_options *o);
+int show_main(const cli_options *o);
 int explain_main(const cli_options *o);
 int completion_main(const cli_options *o);
 

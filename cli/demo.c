@@ -131,7 +131,8 @@ static void show_head(demo *m, int64_t head)
     }
     snprintf(words, sizeof words, "Head %lld: row = query, column = key", (long long)head);
     heading(m, words);
-    const cli_maps one = {.cell = map, .panels = 1, .rows = n, .columns = n, .row_label = model->token, .column_label = model->token};
+    const cli_maps one = {
+        .cell = map, .panels = 1, .rows = n, .columns = n, .row_label = model->token, .column_label = model->token, .named = 1};
     picture_terminal(&one, 0, picture_colours(0));
     printf("  Weights show where values were read, not why a model decided.\n");
 }

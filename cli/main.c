@@ -34,13 +34,18 @@ static const subcommand table[] = {
     {"cost", CLI_COST, 0, cost_main, "--tokens N,.. [options]", "what a length costs: dense scores, bytes, operations",
      "  attn cost --tokens 100,200\n"
      "  attn cost --tokens 8192,131072 --heads 32 --dim 128 --causal --window 4096,0\n"},
+    {"show", CLI_SHOW, -1, show_main, "Q K V | FILE --layer N,.. --input X,.. | --weights W [W..] [options]",
+     "heat maps of weights: in the terminal, PNG, SVG, a page to click through",
+     "  attn show q.npy k.npy v.npy --causal --align bottom-right --head 3\n"
+     "  attn show model.safetensors --layer 5 --input model.safetensors:hidden_states --tokens model.safetensors --html heads.html\n"
+     "  attn show q.npy k.npy v.npy --log --png heads.png --svg heads.svg\n"
+     "  attn show --weights w.csv\n"},
     {"mask", CLI_MASK, -1, mask_main, "show|lint|convert [FILE] [options]", "who sees whom: drawn, looked through, in other systems' forms",
      "  attn mask show --queries 8 --causal --window 3,0\n"
-     "  attn mask show --queries 4 --keys 7 --causal --align bottom-right --key-count 7 --png mask.png\n"
-     "  attn mask lint --allow mask.npy --key-count 5,7\n"
-     "  attn mask lint --bias mask.npy\n"
-     "  attn mask convert mask.npy --from hf --to sdpa -o keep.npy --queries 12\n"
-     "  attn mask convert --queries 128 --causal --to mha -o attn_mask.npy\n"},
+     "  attn mask show --queries 4 --keys 7 --causal --align bottom-right --png mask.png\n"
+     "  attn mask lint --hide padding.npy --key-count 5,7 --queries 3\n"
+     "  attn mask convert --queries 128 --causal --to mha -o attn_mask.npy\n"
+     "  attn mask convert attn_mask.npy --from mha --to sdpa -o keep.npy\n"},
     {"info", CLI_INFO, 0, info_main, "", "version, CPU, instruction sets, threads",
      "  attn info\n"
      "  attn info --json\n"},

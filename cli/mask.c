@@ -110,27 +110,27 @@ static int draw_places(const attn_desc *d, int64_t b, int64_t h)
     return CLI_OK;
 }
 
-/* The part of each cell of rows x columns that is seen. Places are taken by the row, so that only files cost time for each place. */
+/* The part of each cell of rows x columns that is seen. Cell c of n places has those from floor(c n / cells) on. Places are taken by the row, so
+ * that only files cost time for each place. */
 static void count_cells(const attn_desc *d, int64_t b, int64_t h, int64_t rows, int64_t columns, float *cell)
 {
     const int files = d->allow.data || d->bias.data;
-    for (int64_t i = 0; i < d->queries; i++) {
-        float  *to = cell + i * rows / d->queries * columns;
-        int64_t first, end;
-        seen_range(d, b, i, &first, &end);
-        for (int64_t column = 0; column < columns; column++) {
-            const int64_t from = (column * d->keys + columns - 1) / columns, till = ((column + 1) * d->keys + columns - 1) / columns;
-            const int64_t low = first > from ? first : from, high = end < till ? end : till;
-            if (low < high && !files) to[column] += (float)(high - low);
-            for (int64_t j = low; j < high && files; j++) to[column] += seen_reason(d, b, h, i, j) == SEEN;
+    for (int64_t row = 0; row < rows; row++) {
+        float        *to = cell + row * columns;
+        const int64_t top = row * d->queries / rows, bottom = (row + 1) * d->queries / rows;
+        for (int64_t i = top; i < bottom; i++) {
+            int64_t first, end;
+            seen_range(d, b, i, &first, &end);
+            for (int64_t column = 0; column < columns; column++) {
+                const int64_t from = column * d->keys / columns, till = (column + 1) * d->keys / columns;
+                const int64_t low = first > from ? first : from, high = end < till ? end : till;
+                if (low < high && !files) to[column] += (float)(high - low);
+                for (int64_t j = low; j < high && files; j++) to[column] += seen_reason(d, b, h, i, j) == SEEN;
+            }
         }
+        for (int64_t column = 0; column < columns; column++)
+            to[column] /= (float)((bottom - top) * ((column + 1) * d->keys / columns - column * d->keys / columns));
     }
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t column = 0; column < columns; column++) {
-            const int64_t high = ((row + 1) * d->queries + rows - 1) / rows - (row * d->queries + rows - 1) / rows;
-            const int64_t wide = ((column + 1) * d->keys + columns - 1) / columns - (column * d->keys + columns - 1) / columns;
-            cell[row * columns + column] /= (float)(high * wide);
-        }
 }
 
 static int draw_cells(const cli_mask *m, int64_t b, int64_t h)

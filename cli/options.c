@@ -24,13 +24,14 @@ typedef struct option_row {
 static const char *const align_words[] = {"top-left", "bottom-right", NULL};             /* as ATTN_ALIGN_* count */
 static const char *const stage_words[] = {"weight", "scaled", "capped", "biased", NULL}; /* ATTN_STAGE_* + 1 */
 static const char *const sort_words[] = {"key", "weight", "score", "share", NULL};       /* as EXPLAIN_BY_* + 1 */
+static const char *const colour_words[] = {"auto", "plain", "16", "256", "true", NULL};  /* as PICTURE_* + 1 */
 static const char *const dtype_words[] = {"f32", "f64", "f16", "bf16", NULL};            /* as ATTN_F32 .. count */
 
 #define BIG      (INT64_C(1) << 62)
 #define AT(f)    offsetof(cli_options, f)
-#define OPERATOR (CLI_RUN | CLI_COMPARE | CLI_LAYER | CLI_EXPLAIN)
+#define OPERATOR (CLI_RUN | CLI_COMPARE | CLI_LAYER | CLI_EXPLAIN | CLI_SHOW)
 #define SEES     (OPERATOR | CLI_MASK)
-#define FILES    (CLI_RUN | CLI_COMPARE | CLI_EXPLAIN)
+#define FILES    (CLI_RUN | CLI_COMPARE | CLI_EXPLAIN | CLI_SHOW)
 #define LAYER    (CLI_LAYER | CLI_EXPLAIN)
 #define ALL      (OPERATOR | CLI_COST | CLI_INFO | CLI_DEMO | CLI_MASK)
 #define HELP     (ALL | CLI_COMPLETION)
@@ -43,19 +44,21 @@ static const option_row table[] = {
     {"tolerance", 0, REAL_PAIR, CLI_COMPARE, AT(tolerance), 0, 0, NULL, "A,R",
      "accept |got - want| <= A * largest |want| + R * |want|; by default what the dtype promises"},
     {"layer", 0, COUNT, LAYER, AT(layer), 0, 1000000, NULL, "N", "the layer of the checkpoint, from 0"},
-    {"prefix", 0, TEXT, LAYER, AT(prefix), 0, 0, NULL, "P",
+    {"layer", 0, LIST, CLI_SHOW, AT(layers), 0, 1000000, NULL, "N,..", "layers of the checkpoint, from 0, side by side"},
+    {"prefix", 0, TEXT, LAYER | CLI_SHOW, AT(prefix), 0, 0, NULL, "P",
      "instead of --layer: all that stands before the layer's own names, number included"},
     {"input", 0, TEXT, LAYER, AT(input), 0, 0, NULL, "X", "hidden states: (tokens, width) or (batch, tokens, width)"},
-    {"kv-input", 0, TEXT, LAYER, AT(kv_input), 0, 0, NULL, "Y", "cross-attention: keys and values come from Y instead of X"},
+    {"input", 0, TEXT, CLI_SHOW, AT(input), 0, 0, NULL, "X,..", "hidden states before each layer; one for all is allowed"},
+    {"kv-input", 0, TEXT, LAYER | CLI_SHOW, AT(kv_input), 0, 0, NULL, "Y", "cross-attention: keys and values come from Y instead of X"},
     {"layout", 0, TEXT, FILES, AT(layout), 0, 0, NULL, "AXES",
      "the axes of Q, K, V: letters b(atch), h(ead), s(equence), d(channel); by default bhsd, hsd or sd by the rank"},
     {"heads", 0, COUNT, CLI_RUN | CLI_COMPARE, AT(heads), 1, BIG, NULL, "N",
      "query heads inside the channels (feature h * D + d) of a layout without h"},
-    {"heads", 0, COUNT, CLI_EXPLAIN, AT(heads), 1, BIG, NULL, "N",
+    {"heads", 0, COUNT, CLI_EXPLAIN | CLI_SHOW, AT(heads), 1, BIG, NULL, "N",
      "query heads inside the channels of a layout without h, or of a checkpoint that does not say"},
     {"heads", 0, COUNT, CLI_LAYER, AT(heads), 1, BIG, NULL, "N", "query heads, where the checkpoint does not say"},
     {"heads", 0, COUNT, CLI_COST, AT(heads), 1, BIG, NULL, "N", "query heads (1)"},
-    {"kv-heads", 0, COUNT, LAYER, AT(kv_heads), 1, BIG, NULL, "N", "key heads, where the checkpoint does not say"},
+    {"kv-heads", 0, COUNT, LAYER | CLI_SHOW, AT(kv_heads), 1, BIG, NULL, "N", "key heads, where the checkpoint does not say"},
     {"kv-heads", 0, COUNT, CLI_COST, AT(kv_heads), 1, BIG, NULL, "N", "key heads (as --heads)"},
     {"dtype", 0, WORD, FILES, AT(dtype), 0, 0, dtype_words, "T", "convert Q, K, V to f32, f64, f16 or bf16 first"},
     {"dtype", 0, WORD, CLI_COST, AT(dtype), 0, 0, dtype_words, "T", "f32 (default), f64, f16 or bf16"},
@@ -63,6 +66,8 @@ static const option_row table[] = {
      "type of the result: the inputs' (default) or f32"},
     {"lse", 0, TEXT, CLI_RUN, AT(lse), 0, 0, NULL, "F", "write ln of each row's sum of exponentials, axes (batch, head, query)"},
     {"weights", 0, TEXT, CLI_RUN | CLI_LAYER, AT(weights), 0, 0, NULL, "F", "write the weights, axes (batch, head, query, key)"},
+    {"weights", 0, TEXT, CLI_SHOW, AT(weights), 0, 0, NULL, "W",
+     "show the weights in W, axes (batch, head, query, key) or fewer from the left; further files are further layers"},
     {"stage", 0, WORD, CLI_RUN | CLI_LAYER, AT(stage), 0, 0, stage_words, "S",
      "what --weights holds: weight (default), scaled, capped or biased"},
     {"from", 0, WORD, CLI_MASK, AT(from), 0, 0, mask_forms, "FORM", "convert: the form of FILE; attn help mask names them"},
@@ -121,10 +126,20 @@ static const option_row table[] = {
     /* demo */
     {"data", 0, TEXT, CLI_DEMO, AT(data), 0, 0, NULL, "FILE", "the layer to show (the one that comes with attn)"},
     {"head", 0, COUNT, CLI_DEMO, AT(head), 0, BIG, NULL, "N", "the head to print, from 0"},
-    {"entry", 0, COUNT, CLI_MASK, AT(entry), 0, BIG, NULL, "N", "the batch entry to draw (0)"},
+    {"entry", 0, COUNT, CLI_MASK | CLI_SHOW, AT(entry), 0, BIG, NULL, "N", "the batch entry to draw (0)"},
+    {"head", 0, COUNT, CLI_SHOW, AT(head), 0, BIG, NULL, "N", "only this head (all; in the terminal the first)"},
+    {"tokens", 0, TEXT, CLI_SHOW, AT(token_file), 0, 0, NULL, "FILE",
+     "names of the keys, and of as many queries: a line each, a .json list, or the list in a .safetensors file"},
+    {"query-tokens", 0, TEXT, CLI_SHOW, AT(query_token_file), 0, 0, NULL, "FILE", "names of the queries"},
+    {"log", 0, FLAG, CLI_SHOW, AT(log), 0, 0, NULL, NULL, "colours count powers of ten, four of them, instead of equal steps"},
+    {"largest", 0, FLAG, CLI_SHOW, AT(largest), 0, 0, NULL, NULL, "cells of a down-sampled map hold the largest weight, not the mean"},
+    {"colour", 0, WORD, CLI_SHOW, AT(colour), 0, 0, colour_words, "C", "of the terminal: auto (default), plain, 16, 256 or true"},
+    {"html", 0, TEXT, CLI_SHOW, AT(html), 0, 0, NULL, "FILE", "one page to click through, which needs nothing else"},
+    {"region", 0, PAIR, CLI_SHOW, AT(region), 0, BIG, NULL, "I,J", "where the exact values of a long page begin: query I, key J (0,0)"},
+    {"limit", 0, COUNT, CLI_SHOW, AT(limit), 1, 1024, NULL, "MIB", "how large the exact part of a page may be (8)"},
     {"head", 0, COUNT, CLI_MASK, AT(head), 0, BIG, NULL, "N", "the head to draw (0)"},
-    {"png", 0, TEXT, CLI_MASK, AT(png), 0, 0, NULL, "FILE", "draw into FILE instead of the terminal"},
-    {"svg", 0, TEXT, CLI_MASK, AT(svg), 0, 0, NULL, "FILE", "the same as shapes"},
+    {"png", 0, TEXT, CLI_MASK | CLI_SHOW, AT(png), 0, 0, NULL, "FILE", "draw into FILE instead of the terminal"},
+    {"svg", 0, TEXT, CLI_MASK | CLI_SHOW, AT(svg), 0, 0, NULL, "FILE", "the same as shapes"},
     {"png", 0, TEXT, CLI_DEMO, AT(png), 0, 0, NULL, "FILE", "where the picture of all heads goes (attn-demo.png)"},
     /* everywhere */
     {"json", 0, FLAG, ALL, AT(json), 0, 0, NULL, NULL, "print the result as JSON"},
@@ -341,6 +356,6 @@ int options_info(unsigned command, int index, cli_option_info *info)
 
 void options_free(cli_options *o)
 {
-    cli_list *const lists[] = {&o->query_offset, &o->query_count, &o->key_count, &o->key_start, &o->tokens, &o->channels};
+    cli_list *const lists[] = {&o->layers, &o->query_offset, &o->query_count, &o->key_count, &o->key_start, &o->tokens, &o->channels};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]->at);
 }

@@ -166,10 +166,13 @@ static sheet plan(const cli_maps *m)
     if (s.every < 1) s.every = 1;
     s.wide = m->columns * s.cell, s.high = m->rows * s.cell;
     s.left = label_width(m->row_label, m->rows, s.scale), s.above = label_width(m->column_label, m->columns, s.scale);
-    s.columns = 1;
-    while (s.columns * s.columns * 3 < m->panels * 4) s.columns++; /* about 4 to 3 */
+    s.columns = m->across ? m->across : 1;
+    while (!m->across && s.columns * s.columns * 3 < m->panels * 4) s.columns++; /* about 4 to 3 */
     s.rows = (m->panels + s.columns - 1) / s.columns;
     s.panel_width = s.left + 8 + s.wide + 28;
+    for (int64_t p = 0; p < m->panels; p++) /* the heading is at least as wide as its place */
+        if (s.left + 8 + text_width(m->panel_label[p], 2) + 28 > s.panel_width)
+            s.panel_width = s.left + 8 + text_width(m->panel_label[p], 2) + 28;
     s.panel_height = 24 + s.above + 8 + s.high + 26;
     s.width = 2 * s.margin + s.columns * s.panel_width - 28;
     const char *const lines[] = {m->title, m->said, m->under};

@@ -84,7 +84,10 @@ void picture_terminal(const cli_maps *maps, int64_t panel, int colours)
     m.top = picture_top(maps);
     heading(m.columns, width);
     for (int64_t i = 0; i < m.rows; i++, cell += m.columns) {
-        printf("  %2lld ", (long long)(i % 100));
+        if (m.named)
+            printf("  %2lld ", (long long)(i % 100));
+        else
+            printf("     ");
         label(m.row_label[i]);
         putchar(' ');
         for (int64_t j = 0; j < m.columns; j++) {

@@ -40,6 +40,8 @@ mandoc                have mandoc
 zsh                   have zsh
 fish                  have fish
 locales               test -e /usr/share/i18n/locales/de_DE
+chromium-headless-shell have chromium-headless-shell || have chromium || have google-chrome
+fonts-dejavu-core     test -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf
 python3               have python3
 python3-venv          python3 -c "import venv,ensurepip"
 ca-certificates       test -e /etc/ssl/certs/ca-certificates.crt
@@ -76,7 +78,7 @@ install_packages() {
 # The stamp is a copy of the list that was installed; an interpreter that moved or a changed list starts anew.
 install_python() {
     local list=scripts/requirements.txt
-    cmp -s $list .venv/requirements.txt && .venv/bin/python -c 'import numpy, ml_dtypes, pytest, hypothesis' 2> /dev/null && return 0
+    cmp -s $list .venv/requirements.txt && .venv/bin/python -c 'import numpy, ml_dtypes, pytest, hypothesis, PIL' 2> /dev/null && return 0
     echo "setup: installing Python packages into .venv/: $(grep -v '^#' $list | xargs)"
     rm -rf .venv
     python3 -m venv .venv && .venv/bin/python -m pip install -q --disable-pip-version-check -r $list && cp $list .venv/requirements.txt || {

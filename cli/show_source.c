@@ -1,0 +1,261 @@
+/* show_source.c: where the weights that attn show draws come from: files, tensors, layers of a checkpoint.
+ * SPDX-License-Identifier: MIT
+ */
+#include "show.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- opening ---------------------------------------------------------------------------------------------------------------------- */
+
+static const char *base(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static void move(attn_in *in, int64_t b)
+{
+    if (in->data) in->data = (const char *)in->data + b * in->stride[0] * (int64_t)io_dtype_bytes(in->dtype);
+}
+
+/* The call for one of its batch entries alone. */
+static attn_desc entry_of(attn_desc d, int64_t b)
+{
+    attn_in *const        each[] = {&d.q, &d.k, &d.v, &d.allow, &d.bias, &d.alibi};
+    const int64_t **const list[] = {&d.query_offset, &d.query_count, &d.key_count, &d.key_start};
+    for (int n = 0; n < 6; n++) move(each[n], b);
+    for (int n = 0; n < 4; n++)
+        if (*list[n]) *list[n] += b;
+    d.out.data = (char *)d.out.data + b * d.out.stride[0] * (int64_t)io_dtype_bytes(d.out.dtype);
+    d.lse = d.weights = (attn_out){0};
+    d.batch = 1;
+    return d;
+}
+
+static int check_entry(const cli_options *o, int64_t batch)
+{
+    if (o->entry.value < batch) return CLI_OK;
+    return out_fail(CLI_USAGE, "--entry %lld: there are %lld, from 0 on", (long long)o->entry.value, (long long)batch);
+}
+
+/* Runs the entry once: weights and lse. */
+static int compute(show_layer *l)
+{
+    const attn_desc *whole = &l->from->desc;
+    attn_error       e;
+    int              code = check_entry(l->from->options, whole->batch);
+    if (code) return code;
+    l->desc = entry_of(*whole, l->from->options->entry.value);
+    attn_desc    *d = &l->desc;
+    const int32_t real = d->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    const int64_t shape[4] = {1, d->heads, d->queries, d->keys};
+    l->heads = d->heads, l->kv_heads = d->kv_heads, l->queries = d->queries, l->keys = d->keys;
+    if (!convert_new(&l->stored, real, 4, shape) || !convert_new(&l->lse, real, 3, shape))
+        return out_fail(CLI_OUTPUT, "no memory for the weights");
+    d->weights = attn_out_dense(l->stored.data, real, d->heads, d->queries, d->keys);
+    d->lse = (attn_out){l->lse.data, {d->heads * d->queries, d->queries, 1, 0}, 0, real, 0};
+    return attn_run(d, &e) ? call_refused(l->from, &e) : CLI_OK;
+}
+
+static int open_stored(show_layer *l, const cli_options *o, const char *path)
+{
+    io_error  e;
+    char      shape[160];
+    io_array *a = &l->stored;
+    if (io_read(path, a, &e)) return out_io(&e);
+    snprintf(l->name, sizeof l->name, "%.90s", base(path));
+    if (a->rank < 2 || a->rank > 4 || a->dtype > IO_BF16) {
+        out_fail(CLI_FIT, "%s is %s %s; weights are floats with the axes (batch, head, query, key), or fewer from the left", path,
+                 io_dtype_name(a->dtype), out_shape(shape, a->shape, a->rank));
+        return CLI_FIT;
+    }
+    for (int missing = 4 - a->rank, n = 3; n >= 0; n--) {
+        a->shape[n] = n < missing ? 1 : a->shape[n - missing];
+        a->stride[n] = n < missing ? 0 : a->stride[n - missing];
+    }
+    a->rank = 4;
+    l->heads = l->kv_heads = a->shape[1], l->queries = a->shape[2], l->keys = a->shape[3];
+    return check_entry(o, a->shape[0]);
+}
+
+static int open_tensors(show_layer *l, const cli_options *o)
+{
+    const int code = call_open(&l->tensors, o);
+    l->from = &l->tensors;
+    snprintf(l->name, sizeof l->name, "%.45s, %.45s", base(o->operand[0]), base(o->operand[1]));
+    return code ? code : compute(l);
+}
+
+static int open_layer(show_layer *l, const cli_options *o)
+{
+    int code = layer_open(&l->layer, o);
+    l->from = &l->layer.call;
+    if (!code) code = call_threads_open(&l->layer.call);
+    if (!code) code = layer_project(&l->layer);
+    if (!code && o->prefix)
+        snprintf(l->name, sizeof l->name, "%.90s", o->prefix);
+    else
+        snprintf(l->name, sizeof l->name, "layer %lld", (long long)o->layer.value);
+    return code ? code : compute(l);
+}
+
+static const char *const forms =
+    "takes Q K V, or a checkpoint's FILE with --layer N,.. and --input X,.., or --weights W and more files like it";
+
+static int count_layers(const cli_options *o, int64_t *layers)
+{
+    const int checkpoint = !o->weights && o->operands == 1;
+    if (!checkpoint && (o->layers.count || o->prefix || o->input || o->kv_input || o->kv_heads.given))
+        return out_fail(CLI_USAGE, "--layer, --prefix, --input, --kv-input and --kv-heads go with the FILE of a checkpoint");
+    if (o->weights && (o->q || o->layout || o->dtype || o->causal || o->align || o->allow || o->hide || o->bias || o->alibi || o->sink ||
+                       o->window.given || o->scale.given || o->softcap.given || o->key_count.count || o->key_start.count ||
+                       o->query_count.count || o->query_offset.count))
+        return out_fail(CLI_USAGE, "--weights are shown as they are; options of the computation go with Q K V or a checkpoint");
+    if (!o->weights && o->operands != 1 && o->operands != 3) return out_fail(CLI_USAGE, "%s; %d operands given", forms, o->operands);
+    if (checkpoint && !o->input) return out_fail(CLI_USAGE, "--input X is missing: the hidden states before the layer");
+    if (checkpoint && (o->layers.count > 0) == (o->prefix != NULL))
+        return out_fail(CLI_USAGE, "say which layer: --layer N,.. or --prefix P%s", o->prefix ? ", not both" : "");
+    *layers = o->weights ? 1 + o->operands : checkpoint && o->layers.count ? o->layers.count : 1;
+    return CLI_OK;
+}
+
+/* The n-th of names with commas between them, which the caller frees; the last one when there is but one. NULL when there are fewer. */
+static char *name_at(const char *list, int64_t n)
+{
+    const int alone = strchr(list, ',') == NULL;
+    for (; n > 0 && !alone; n--) {
+        list = strchr(list, ',');
+        if (!list) return NULL;
+        list++;
+    }
+    return strndup(list, strcspn(list, ","));
+}
+
+static int open_one(show_layer *l, const cli_options *o, int64_t n)
+{
+    cli_options one = *o; /* a checkpoint is opened for one layer */
+    if (o->weights) return open_stored(l, o, n ? o->operand[n - 1] : o->weights);
+    if (o->operands == 3) return open_tensors(l, o);
+    char *input = name_at(o->input, n);
+    if (!input)
+        return out_fail(CLI_USAGE, "--input %s: one file for each of the %lld layers is needed, or one for all", o->input,
+                        (long long)o->layers.count);
+    one.input = input;
+    one.layer = (cli_count){o->layers.count ? o->layers.at[n] : 0, o->layers.count > 0};
+    const int code = open_layer(l, &one);
+    l->layer.call.options = o; /* `one` goes */
+    free(input);
+    return code;
+}
+
+static int choose_heads(cli_show *s)
+{
+    const cli_options *o = s->options;
+    const int64_t      there = s->layer[0].heads;
+    if (o->head.given && o->head.value >= there)
+        return out_fail(CLI_USAGE, "--head %lld: there are %lld, from 0 on", (long long)o->head.value, (long long)there);
+    s->heads = o->head.given ? 1 : there;
+    s->head = calloc((size_t)s->heads + 1, sizeof *s->head);
+    if (!s->head) return out_fail(CLI_OUTPUT, "no memory");
+    for (int64_t n = 0; n < s->heads; n++) s->head[n] = o->head.given ? o->head.value : n;
+    return CLI_OK;
+}
+
+static int check_alike(const cli_show *s)
+{
+    const show_layer *a = &s->layer[0];
+    for (int64_t n = 1; n < s->layers; n++) {
+        const show_layer *b = &s->layer[n];
+        if (a->heads == b->heads && a->queries == b->queries && a->keys == b->keys) continue;
+        return out_fail(CLI_FIT, "%s has %lld heads, %lld queries, %lld keys, %s has %lld, %lld, %lld; side by side they must be equal",
+                        a->name, (long long)a->heads, (long long)a->queries, (long long)a->keys, b->name, (long long)b->heads,
+                        (long long)b->queries, (long long)b->keys);
+    }
+    if (!a->heads || !a->queries || !a->keys)
+        return out_fail(CLI_FIT, "%s has %lld heads, %lld queries, %lld keys: nothing to show", a->name, (long long)a->heads,
+                        (long long)a->queries, (long long)a->keys);
+    return CLI_OK;
+}
+
+static int read_tokens(const char *option, const char *path, int64_t want, char ***token, int64_t *count)
+{
+    if (!path) return CLI_OK;
+    const int code = labels_read(path, token, count);
+    if (code || *count == want) return code;
+    return out_fail(CLI_FIT, "%s %s holds %lld tokens, %lld are needed", option, path, (long long)*count, (long long)want);
+}
+
+int show_open(cli_show *s, const cli_options *o)
+{
+    memset(s, 0, sizeof *s);
+    s->options = o;
+    int code = count_layers(o, &s->layers);
+    if (code) return code;
+    s->layer = calloc((size_t)s->layers, sizeof *s->layer);
+    if (!s->layer) return out_fail(CLI_OUTPUT, "no memory");
+    for (int64_t n = 0; n < s->layers && !code; n++) code = open_one(&s->layer[n], o, n);
+    if (!code) code = check_alike(s);
+    if (!code) code = choose_heads(s);
+    if (!code) code = read_tokens("--tokens", o->token_file, s->layer[0].keys, &s->key_token, &s->key_tokens);
+    if (!code) code = read_tokens("--query-tokens", o->query_token_file, s->layer[0].queries, &s->query_token, &s->query_tokens);
+    return code;
+}
+
+void show_close(cli_show *s)
+{
+    for (int64_t n = 0; s->layer && n < s->layers; n++) {
+        show_layer *l = &s->layer[n];
+        if (l->from == &l->tensors) call_close(&l->tensors);
+        if (l->from == &l->layer.call) layer_close(&l->layer);
+        io_free(&l->stored), io_free(&l->lse);
+    }
+    free(s->layer), free(s->head);
+    labels_free(s->key_token, s->key_tokens), labels_free(s->query_token, s->query_tokens);
+}
+
+/* ---- weights ---------------------------------------------------------------------------------------------------------------------- */
+
+static int64_t at_row(const show_layer *l, int64_t entry, int64_t head, int64_t i)
+{
+    return (l->from ? 0 : entry) * l->stored.stride[0] + head * l->stored.stride[1] + i * l->stored.stride[2];
+}
+
+int show_values(const cli_show *s, const show_layer *l, int64_t row, int64_t rows, int64_t column, int64_t columns, float *to)
+{
+    for (int64_t n = 0; n < s->heads; n++)
+        for (int64_t i = row; i < row + rows; i++) {
+            const int64_t at = at_row(l, s->options->entry.value, s->head[n], i);
+            for (int64_t j = column; j < column + columns; j++) *to++ = (float)io_get(&l->stored, at + j * l->stored.stride[3]);
+        }
+    return CLI_OK;
+}
+
+/* Adds one query's weights to its row of cells. */
+static void add_row(const show_layer *l, int64_t at, int64_t columns, double *sum, float *largest)
+{
+    for (int64_t c = 0; c < columns; c++)
+        for (int64_t j = c * l->keys / columns; j < (c + 1) * l->keys / columns; j++) {
+            const double x = io_get(&l->stored, at + j * l->stored.stride[3]);
+            sum[c] += x;
+            if (largest && !(largest[c] >= x)) largest[c] = (float)x; /* NaN too */
+        }
+}
+
+int show_map(const cli_show *s, const show_layer *l, int64_t rows, int64_t columns, float *mean, float *largest)
+{
+    double *sum = calloc((size_t)columns + 1, sizeof *sum);
+    if (!sum) return out_fail(CLI_OUTPUT, "no memory for the map");
+    for (int64_t n = 0; n < s->heads; n++)
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t first = r * l->queries / rows, last = (r + 1) * l->queries / rows;
+            float *const  top = largest ? largest + (n * rows + r) * columns : NULL;
+            memset(sum, 0, (size_t)columns * sizeof *sum);
+            for (int64_t i = first; i < last; i++) add_row(l, at_row(l, s->options->entry.value, s->head[n], i), columns, sum, top);
+            for (int64_t c = 0; c < columns && mean; c++)
+                mean[(n * rows + r) * columns + c] =
+                    (float)(sum[c] / (double)((last - first) * ((c + 1) * l->keys / columns - c * l->keys / columns)));
+        }
+    free(sum);
+    return CLI_OK;
+}
