@@ -87,6 +87,7 @@ typedef struct cli_options {
     const char   *output, *layout, *allow, *hide, *bias, *alibi, *sink, *lse, *weights, *isa;
     const char   *against, *input, *kv_input, *prefix, *png, *svg, *html, *data, *q, *k, *v;
     const char   *token_file, *query_token_file;
+    const char   *against_lse, *against_weights;
 } cli_options;
 
 int  options_parse(cli_options *o, unsigned command, int argc, char **argv); /* argv[0] is the subcommand's name */
@@ -134,6 +135,8 @@ json_t *out_json_array(const io_array *a); /* nested lists */
 
 /* Stores x as a float dtype (rounded once, to nearest even) at element `at`. */
 void convert_store(void *data, int64_t at, int32_t dtype, double x);
+
+double convert_rounded(double x, int32_t dtype); /* as it would be stored */
 
 /* Replaces the array by a C-order copy of another float dtype. *overflowed counts finite values that became infinite. 0 when no memory. */
 int convert_array(io_array *a, int32_t dtype, int64_t *overflowed);
@@ -252,10 +255,14 @@ typedef struct cli_difference {
     int64_t nan_only_got, nan_only_want, infinity_differs;
 } cli_difference;
 
-void compare_tolerance(int32_t dtype, double *absolute, double *relative); /* the table of attn(1) */
+void   compare_tolerance(int32_t dtype, double *absolute, double *relative); /* the table of attn(1) */
+double compare_largest(const cli_view *v);                                   /* the largest finite |element| */
 /* absolute and relative are set by the caller; wrong_row (may be NULL) is called for each row with a wrong element, with its worst. */
 void compare_arrays(const cli_view *got, const cli_view *want, cli_difference *d, void (*wrong_row)(void *to, const cli_difference *row),
                     void *to);
+/* Adds a part of the rows, those from origin on, to *d. */
+void compare_block(const cli_view *got, const cli_view *want, double unit, const int64_t origin[3], cli_difference *d,
+                   void (*wrong_row)(void *to, const cli_difference *row), void *to);
 
 /* ---- names of positions (labels.c) --------------------------------------------------------------------------------------------------- */
 
@@ -302,7 +309,7 @@ int  png_write(const char *path, const cli_image *image); /* temporary file and 
 
 int run_main(const cli_options *o);
 int layer_main(const cli_options *o);
-int compare_main(const cli_options *o);
+int check_main(const cli_options *o);
 int cost_main(const cli_options *o);
 int info_main(const cli_options *o);
 int demo_main(const cli_options *o);

@@ -69,6 +69,14 @@ void convert_store(void *data, int64_t at, int32_t dtype, double x)
     }
 }
 
+double convert_rounded(double x, int32_t dtype)
+{
+    uint64_t       room;
+    const io_array a = {.data = &room, .dtype = dtype};
+    convert_store(&room, 0, dtype, x);
+    return io_get(&a, 0);
+}
+
 int convert_new(io_array *a, int32_t dtype, int rank, const int64_t *shape)
 {
     memset(a, 0, sizeof *a);

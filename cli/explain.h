@@ -50,6 +50,9 @@ int64_t     row_distance(const cli_row *r, int64_t key);                /* key's
 const char *row_why(char text[80], unsigned hidden, const char *comma); /* "causal, mask" */
 const char *row_reason(int reason);                                     /* one word for SEEN_..; NULL past the last */
 
+/* A call of `count` queries of one head of one batch entry; where they stand is said in numbers, for which `place` is the room. */
+void row_slice(attn_desc *part, const attn_desc *d, int64_t b, int64_t h, int64_t i, int64_t count, int64_t place[4]);
+
 /* What the kernels give for the same row, beside the row's own numbers: the call as it is, and in f64. */
 typedef struct row_check {
     struct {

@@ -28,9 +28,10 @@ static const subcommand table[] = {
      "  attn explain q.npy k.npy v.npy --entry 0 --head 1 --row 5 --causal --why 2\n"
      "  attn explain model.safetensors --layer 5 --input model.safetensors:hidden_states --head 7 --row 10 --top 5 "
      "--tokens model.safetensors\n"},
-    {"check", CLI_COMPARE, 3, compare_main, "Q K V --against OUT [options]", "compare somebody else's result with the exact one",
+    {"check", CLI_COMPARE, 3, check_main, "Q K V --against OUT [options]", "is somebody else's result right, and if not, why not",
      "  attn check q.npy k.npy v.npy --against theirs.npy --causal\n"
-     "  attn check q.npy k.npy v.npy --against theirs.npy --key-count 5,7 --tolerance 1e-3,1e-3 --json\n"},
+     "  attn check q.npy k.npy v.npy --against theirs.npy --key-count 5,7 --tolerance 1e-3,1e-3 --json\n"
+     "  attn check q.npy k.npy v.npy --against-lse lse.npy --against-weights w.npy\n"},
     {"cost", CLI_COST, 0, cost_main, "--tokens N,.. [options]", "what a length costs: dense scores, bytes, operations",
      "  attn cost --tokens 100,200\n"
      "  attn cost --tokens 8192,131072 --heads 32 --dim 128 --causal --window 4096,0\n"},

@@ -10,14 +10,13 @@ typedef struct results {
     double *out, *weight, lse;
 } results;
 
-/* The call with one query left, on one head of one batch entry; where it stands is said as a number. */
-static void narrow(attn_desc *one, const cli_row *r, int64_t place[4])
+void row_slice(attn_desc *part, const attn_desc *d, int64_t b, int64_t h, int64_t i, int64_t count, int64_t place[4])
 {
-    const int64_t  b = r->batch, h = r->head, i = r->query;
-    attn_in *const in[] = {&one->q, &one->k, &one->v, &one->allow, &one->bias, &one->alibi, &one->sink};
-    const int64_t  at[][3] = {{b, h, i}, {b, r->kv_head, 0}, {b, r->kv_head, 0}, {b, h, i}, {b, h, i}, {b, h, 0}, {0, h, 0}};
-    *one = *r->desc;
-    one->batch = one->heads = one->kv_heads = one->queries = 1;
+    const int64_t  g = h / (d->heads / d->kv_heads), used = seen_query_count(d, b) - i;
+    attn_in *const in[] = {&part->q, &part->k, &part->v, &part->allow, &part->bias, &part->alibi, &part->sink};
+    const int64_t  at[][3] = {{b, h, i}, {b, g, 0}, {b, g, 0}, {b, h, i}, {b, h, i}, {b, h, 0}, {0, h, 0}};
+    *part = *d;
+    part->batch = part->heads = part->kv_heads = 1, part->queries = count;
     for (int n = 0; n < 7; n++) {
         if (!in[n]->data) continue;
         int64_t offset = 0;
@@ -25,10 +24,11 @@ static void narrow(attn_desc *one, const cli_row *r, int64_t place[4])
         in[n]->data = (const char *)in[n]->data + offset * (int64_t)attn_dtype_bytes(in[n]->dtype);
         in[n]->bytes = 0;
     }
-    place[0] = r->query + r->offset, place[1] = r->query < r->query_count, place[2] = r->key_count, place[3] = r->key_start;
-    one->align = 0;
-    one->query_offset = place, one->query_count = place + 1, one->key_count = place + 2, one->key_start = place + 3;
-    one->work = NULL, one->work_bytes = 0;
+    place[0] = i + seen_offset(d, b), place[1] = used < 0 ? 0 : used < count ? used : count;
+    place[2] = seen_key_count(d, b), place[3] = seen_key_start(d, b);
+    part->align = 0;
+    part->query_offset = place, part->query_count = place + 1, part->key_count = place + 2, part->key_start = place + 3;
+    part->work = NULL, part->work_bytes = 0;
 }
 
 /* Replaces an operand of the one row by an f64 copy at *to: rows x columns elements. */
@@ -100,7 +100,7 @@ int row_check_run(row_check *c, const cli_row *r)
     int64_t          place[4], count = 1;
     attn_desc        one;
     io_array         room = {0};
-    narrow(&one, r, place);
+    row_slice(&one, d, r->batch, r->head, r->query, 1, place);
     for (int n = 0; n < 6; n++) count += sizes[n];
     double *const wide = malloc((size_t)count * sizeof *wide), *to = wide;
     if (!wide) return out_fail(CLI_OUTPUT, "no memory for the check");
