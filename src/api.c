@@ -45,6 +45,42 @@ ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error)
     return ATTN_OK;
 }
 
+static int32_t make_backward(const attn_desc *desc, const attn_backward_desc *grad, int data, struct attn_backward_plan *plan,
+                             attn_error *error)
+{
+    attn_desc          d;
+    attn_backward_desc g;
+    fenv_t             caller;
+    enter(&caller);
+    int32_t status = attn_check_backward(desc, grad, &d, &g, data, error);
+    return leave(&caller, status ? status : attn_backward_plan_make(plan, &d, &g, error));
+}
+
+ATTN_API int32_t attn_backward(const attn_desc *desc, const attn_backward_desc *grad, attn_error *error)
+{
+    struct attn_backward_plan plan;
+    int32_t                   status = make_backward(desc, grad, 1, &plan, error);
+    if (status) return status;
+    if (plan.g.work && plan.g.work_bytes < plan.work_bytes)
+        return attn_fail(error, ATTN_E_WORK, "work_bytes is %zu, less than the %zu that attn_backward_work_bytes() says", plan.g.work_bytes,
+                         plan.work_bytes);
+    void *work = plan.g.work ? plan.g.work : malloc(plan.work_bytes);
+    if (!work) return attn_fail(error, ATTN_E_MEMORY, "no memory for %zu bytes of scratch", plan.work_bytes);
+    attn_backward_exec(&plan, work);
+    if (!plan.g.work) free(work);
+    return ATTN_OK;
+}
+
+ATTN_API int32_t attn_backward_work_bytes(const attn_desc *desc, const attn_backward_desc *grad, size_t *bytes, attn_error *error)
+{
+    struct attn_backward_plan plan;
+    int32_t                   status = make_backward(desc, grad, 0, &plan, error);
+    if (status) return status;
+    if (!bytes) return attn_fail(error, ATTN_E_ARGUMENT, "bytes is NULL");
+    *bytes = plan.work_bytes;
+    return ATTN_OK;
+}
+
 ATTN_API int32_t attn_check(const attn_desc *desc, attn_error *error)
 {
     struct attn_plan plan;

@@ -36,6 +36,7 @@ enum {
     MERGE_SIZE_1 = sizeof(attn_merge_desc),
     INFO_SIZE_1 = sizeof(attn_plan_info),
     INSPECT_SIZE_1 = sizeof(attn_inspect_desc),
+    BACKWARD_SIZE_1 = sizeof(attn_backward_desc),
     LARGEST_STRUCT = 65536
 };
 
@@ -176,14 +177,30 @@ static void settle_all(attn_desc *d)
     settle(&nowhere, d->weights.stride, pairs, 0);
 }
 
-static int32_t check_tensors(const attn_desc *d, int data, attn_error *e)
+/* The same for what flows back. */
+static void settle_gradients(const attn_desc *d, attn_backward_desc *g)
+{
+    const int64_t q[] = {d->batch, d->heads, d->queries, d->dim}, k[] = {d->batch, d->kv_heads, d->keys, d->dim};
+    const int64_t v[] = {d->batch, d->kv_heads, d->keys, d->value_dim}, out[] = {d->batch, d->heads, d->queries, d->value_dim};
+    const int64_t rows[] = {d->batch, d->heads, d->queries, 1};
+    const void   *nowhere = 0;
+    settle(&g->out.data, g->out.stride, out, 1);
+    settle(&g->d_out.data, g->d_out.stride, out, 1);
+    settle(&g->lse.data, g->lse.stride, rows, 1);
+    settle(&g->d_lse.data, g->d_lse.stride, rows, 0);
+    settle(&nowhere, g->dq.stride, q, 0);
+    settle(&nowhere, g->dk.stride, k, 0);
+    settle(&nowhere, g->dv.stride, v, 0);
+}
+
+static int32_t check_tensors(const attn_desc *d, int data, int backward, attn_error *e)
 {
     uint32_t own = 1u << (d->q.dtype & 31), or_f32 = own | ANY_OF_F32, real = d->q.dtype == ATTN_F64 ? ANY_OF_F64 : ANY_OF_F32;
     int64_t  b = d->batch, h = d->heads, g = d->kv_heads, n = d->queries, k = d->keys;
     TRY(VIEW(d->q, "q", 0, 1, ANY_FLOAT, AXES(b, h, n, d->dim)));
     TRY(VIEW(d->k, "k", 0, 1, own, AXES(b, g, k, d->dim)));
     TRY(VIEW(d->v, "v", 0, 1, own, AXES(b, g, k, d->value_dim)));
-    TRY(VIEW(d->out, "out", 1, 1, or_f32, AXES(b, h, n, d->value_dim)));
+    if (!backward) TRY(VIEW(d->out, "out", 1, 1, or_f32, AXES(b, h, n, d->value_dim)));
     TRY(VIEW(d->allow, "allow", 0, 0, 1u << ATTN_BOOL, AXES(b, h, n, k)));
     TRY(VIEW(d->bias, "bias", 0, 0, or_f32, AXES(b, h, n, k)));
     TRY(VIEW(d->alibi, "alibi", 0, 0, real, AXES(b, h, -1, -1)));
@@ -276,10 +293,10 @@ static int32_t check_isa(const char *isa, attn_error *e)
     return ATTN_OK;
 }
 
-static int32_t check_desc(attn_desc *d, int data, attn_error *e)
+static int32_t check_desc(attn_desc *d, int data, int backward, attn_error *e)
 {
     TRY(check_sizes(d, e));
-    TRY(check_tensors(d, data, e));
+    TRY(check_tensors(d, data, backward, e));
     TRY(check_options(d, e));
     ARG(isfinite(d->scale), "scale is %g, and must be finite", d->scale);
     ARG(d->scale_given || d->scale == 0, "scale is %g though scale_given is 0; set scale_given to 1 to mean it", d->scale);
@@ -310,7 +327,7 @@ int32_t attn_check_desc(const attn_desc *from, attn_desc *d, int data, attn_erro
 {
     attn_fail(e, ATTN_OK, "%s", "");
     TRY(read_struct(from, d, DESC_SIZE_1, sizeof *d, "attn_desc", e));
-    return check_desc(d, data, e);
+    return check_desc(d, data, 0, e);
 }
 
 /* ---- looking at weights ----------------------------------------------------------------------------------------------------------- */
@@ -381,7 +398,7 @@ int32_t attn_check_inspect(const attn_desc *from, const attn_inspect_desc *what,
     d->lse = d->weights = (attn_out){0};
     d->value_dim = d->weights_stage = 0;
     d->work = 0, d->work_bytes = 0;
-    TRY(check_desc(d, data, e));
+    TRY(check_desc(d, data, 0, e));
     TRY(check_chosen(d, w, data, e));
     const int ranks = w->top_weight.dtype || w->top_key.dtype, map = w->map_mean.dtype || w->map_max.dtype;
     ARG(w->values_stage >= 0 && w->values_stage <= ATTN_STAGE_BIASED, "values_stage is %d, and must be an ATTN_STAGE_ constant, 0 to 3",
@@ -399,6 +416,46 @@ int32_t attn_check_inspect(const attn_desc *from, const attn_inspect_desc *what,
     TRY(check_cells("map_columns", w->map_columns, map, "keys", w->key_count, e));
     TRY(check_views(d, w, w->query_count, w->key_count, data, e));
     ARG(w->work || w->work_bytes == 0 || !data, "work is NULL though work_bytes is %zu", w->work_bytes);
+    return ATTN_OK;
+}
+
+/* ---- gradients -------------------------------------------------------------------------------------------------------------------- */
+
+int64_t attn_check_kept(const attn_out *t, int axis, int64_t size)
+{
+    return t->stride[axis] == 0 ? 1 : size;
+}
+
+int32_t attn_check_backward(const attn_desc *desc, const attn_backward_desc *from, attn_desc *d, attn_backward_desc *g, int data,
+                            attn_error *e)
+{
+    attn_fail(e, ATTN_OK, "%s", "");
+    TRY(read_struct(desc, d, DESC_SIZE_1, sizeof *d, "attn_desc", e));
+    TRY(read_struct(from, g, BACKWARD_SIZE_1, sizeof *g, "attn_backward_desc", e));
+    d->out = d->lse = d->weights = (attn_out){0}; /* what a run writes and works with is of no matter here */
+    d->weights_stage = 0, d->work = 0, d->work_bytes = 0;
+    TRY(check_desc(d, data, 1, e));
+    const uint32_t own = 1u << d->q.dtype, or_f32 = own | ANY_OF_F32, real = d->q.dtype == ATTN_F64 ? ANY_OF_F64 : ANY_OF_F32;
+    const int64_t  b = d->batch, h = d->heads, n = d->queries, k = d->keys;
+    TRY(VIEW(g->out, "out", 0, 1, or_f32, AXES(b, h, n, d->value_dim)));
+    TRY(VIEW(g->lse, "lse", 0, 1, real, AXES(b, h, n, -1)));
+    TRY(VIEW(g->d_out, "d_out", 0, 1, or_f32, AXES(b, h, n, d->value_dim)));
+    TRY(VIEW(g->d_lse, "d_lse", 0, 0, real, AXES(b, h, n, -1)));
+    TRY(VIEW(g->dq, "dq", 1, 0, or_f32, AXES(b, h, n, d->dim)));
+    TRY(VIEW(g->dk, "dk", 1, 0, or_f32, AXES(b, d->kv_heads, k, d->dim)));
+    TRY(VIEW(g->dv, "dv", 1, 0, or_f32, AXES(b, d->kv_heads, k, d->value_dim)));
+    TRY(VIEW(g->dbias, "dbias", 1, 0, or_f32,
+             AXES(attn_check_kept(&g->dbias, 0, b), attn_check_kept(&g->dbias, 1, h), attn_check_kept(&g->dbias, 2, n),
+                  attn_check_kept(&g->dbias, 3, k))));
+    TRY(VIEW(g->dsink, "dsink", 1, 0, real, AXES(-1, attn_check_kept(&g->dsink, 1, h), -1, -1)));
+    TRY(VIEW(g->dalibi, "dalibi", 1, 0, real, AXES(attn_check_kept(&g->dalibi, 0, b), attn_check_kept(&g->dalibi, 1, h), -1, -1)));
+    ARG(d->bias.dtype || !g->dbias.dtype, "dbias is asked for though there is no bias");
+    ARG(d->sink.dtype || !g->dsink.dtype, "dsink is asked for though there is no sink");
+    ARG(d->alibi.dtype || !g->dalibi.dtype, "dalibi is asked for though there is no alibi");
+    ARG(g->accumulate == 0 || g->accumulate == 1, "accumulate is %d, and must be 0 or 1", g->accumulate);
+    ARG(g->reserved == 0, "attn_backward_desc.reserved is %d, and must be 0", g->reserved);
+    ARG(g->work || g->work_bytes == 0 || !data, "work is NULL though work_bytes is %zu", g->work_bytes);
+    settle_gradients(d, g);
     return ATTN_OK;
 }
 

@@ -61,9 +61,14 @@ int32_t attn_check_info(const attn_plan_info *info, attn_error *error);
 int32_t attn_check_merge(const attn_merge_desc *from, attn_merge_desc *to, attn_error *error);
 int32_t attn_check_inspect(const attn_desc *desc, const attn_inspect_desc *what, attn_desc *to, attn_inspect_desc *what_to, int data,
                            attn_error *error);
+int32_t attn_check_backward(const attn_desc *desc, const attn_backward_desc *from, attn_desc *d, attn_backward_desc *g, int data,
+                            attn_error *error);
+/* Entries of a gradient of the bias, the slopes or the sinks along an axis: one, summed over, where its stride is 0. */
+int64_t attn_check_kept(const attn_out *t, int axis, int64_t size);
 int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* plan.c */
+void    attn_plan_fill(struct attn_plan *plan, const attn_desc *checked, int backward); /* all but work_bytes */
 int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error);
 void    attn_plan_rows(struct attn_plan *plan, int64_t m); /* the kernel row, and scratch, for blocks of m queries instead */
 const struct attn_convert *attn_plan_convert(int32_t dtype);
@@ -80,11 +85,14 @@ struct attn_task {
 };
 
 const char *attn_task_element(const void *data, const int64_t stride[4], int32_t dtype, int64_t b, int64_t h, int64_t i);
-void    attn_task_put(const struct attn_plan *plan, void *array, int64_t row, double x); /* array[row] = x, in the kernel's arithmetic */
-void    attn_task_locate(struct attn_task *t, int64_t index);                            /* batch, heads and queries only */
-void    attn_task_begin(struct attn_task *t, int64_t index);
-void    attn_task_ready(struct attn_task *t); /* the same where batch, group_head, block.m and the rows' heads and queries are set */
+void attn_task_put(const struct attn_plan *plan, void *array, int64_t row, double x); /* array[row] = x, in the kernel's arithmetic */
+void attn_task_locate(struct attn_task *t, int64_t index);                            /* batch, heads and queries only */
+void attn_task_begin(struct attn_task *t, int64_t index);
+void attn_task_ready(struct attn_task *t); /* the same where batch, group_head, block.m and the rows' heads and queries are set */
+void attn_task_load(const struct attn_task *t, const attn_in *x, const struct attn_convert *convert, int64_t dim, void *to, double factor);
+int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked);
 int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked);
+void    attn_task_keys(struct attn_task *t, struct attn_tile *tile, int64_t first);
 void    attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first);
 int     attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high);
 void    attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip);
@@ -99,6 +107,47 @@ void attn_exec_finish(struct attn_task *t); /* walks all keys and finishes: part
 /* Keys from .. from + count - 1 (of the tensor) of the block's rows at a stage, by part.top, part.sum and the slot's lse. */
 void attn_exec_weights(struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int32_t stage, int64_t from,
                        int64_t count);
+
+/* backward_plan.c */
+/* How the gradient of the bias is summed up. */
+enum {
+    ATTN_BIAS_NONE,
+    ATTN_BIAS_PLACES, /* place by place, into the output or an array of its shape */
+    ATTN_BIAS_ROWS,   /* summed over keys: a number per query, the rest at the end */
+    ATTN_BIAS_COLUMNS /* summed over queries: a number per key and head, the rest at the end */
+};
+
+/* One backward pass. Tasks are those of a forward pass, a kernel's rows of queries of one head each; `head_tasks` of them share a key head.
+ * Work, each part on 64 bytes; a slot is what a thread has, a group what a task has in it:
+ *
+ *   slots of: ( groups of: | a task's scratch | ds | rows of q | rows of d_out | ) bend | lines |
+ *   lse | delta | sum | away | dq [task][dim][rows] | dk dv [batch][key head][key][..] | columns [batch][head][key] | places of the bias */
+struct attn_backward_plan {
+    struct attn_plan           run;
+    attn_backward_desc         g;
+    const struct attn_convert *out, *d_out, *dq, *dk, *dv, *dbias;
+    int64_t                    head_tasks, groups; /* groups: tasks that a tile of keys meets together */
+    int64_t                    strips;             /* the tasks of a key head, and its keys, are cut into so many strips each */
+    int64_t  slots, bias, one_batch, one_head;     /* one_...: pairs of strips of two batch entries (key heads) may not run together */
+    attn_out places;                               /* of ATTN_BIAS_PLACES; data NULL: in the work */
+    size_t   ds, q_rows, d_out_rows, group_bytes, bend, lines, slot_bytes;
+    size_t   lse, delta, sum, away, dq_sums, dk_sums, dv_sums, columns, place_sums, work_bytes;
+    int64_t  dim, value_dim; /* rounded up to 16 */
+};
+
+int32_t attn_backward_plan_make(struct attn_backward_plan *plan, const attn_desc *checked, const attn_backward_desc *g, attn_error *error);
+
+/* backward.c: runs it with work_bytes bytes at work. */
+void attn_backward_exec(const struct attn_backward_plan *plan, void *work);
+
+/* backward_store.c */
+double attn_backward_get(const attn_in *t, int64_t b, int64_t h, int64_t i);
+void   attn_backward_add_places(const struct attn_backward_plan *plan, char *work, const struct attn_task *t, const struct attn_tile *tile,
+                                int64_t first, char *lines, const void *ds);
+void   attn_backward_clear(const struct attn_backward_plan *plan, char *work, const struct attn_task *t);
+void   attn_backward_store(const struct attn_backward_plan *plan, char *work, struct attn_task *t, int64_t index, char *lines);
+void   attn_backward_store_key(const struct attn_backward_plan *plan, const char *work, int64_t b, int64_t g, int64_t j);
+void   attn_backward_store_sums(const struct attn_backward_plan *plan, const char *work);
 
 /* mask.c */
 void    attn_mask_row(const struct attn_desc *d, int64_t batch, struct attn_row *row);

@@ -31,7 +31,7 @@
 
 #include <stdint.h>
 
-enum { ATTN_TILE = 128, ATTN_CHUNK = 2048, ATTN_ROWS_MAX = 48 };
+enum { ATTN_TILE = 128, ATTN_CHUNK = 2048, ATTN_ROWS_MAX = 48, ATTN_BLOCKS = 8 };
 
 #define ATTN_DOMAIN  0.72134752044448170368 /* log2(e) / 2 */
 #define ATTN_NATURAL 1.38629436111989061883 /* its inverse, 2 ln 2 */
@@ -73,6 +73,52 @@ struct attn_survey {
     void       *key_total, *key_most; /* [ATTN_TILE], on 64 bytes: over the rows */
 };
 
+/* The backward pass of one block of queries against one tile of keys, given what the forward pass left. Arrays as above, lanes are queries. */
+struct attn_gradient_block {
+    struct attn_block b;           /* q, s (weights; -0 where hidden), and what edits scores */
+    const void       *d_out;       /* [value_dim][rows] */
+    const void       *lse, *delta; /* [rows]: lse in the domain; d_out . out - d_lse */
+    void             *ds;          /* [tile keys][rows]: gradient of the scores after the cap, 0 where hidden */
+    void             *bend;        /* [tile keys][rows]: with a cap, its derivative */
+    void             *dq;          /* [dim][rows]: sum of ds * key */
+    void             *sum, *away;  /* [rows] or NULL: sum of ds over the keys; of ds * |position - key| */
+    const void       *drop;        /* [tile keys][rows] or NULL: -inf where dropped */
+    double            raise;       /* what a weight that was not dropped is multiplied by */
+    int64_t           finite;      /* q and d_out hold neither NaN nor infinity */
+};
+
+/* What sums over queries read: the blocks before they are left behind, and their queries and d_out as rows in memory. A row of theirs, as one of
+ * `to`, may be read (written) up to the next multiple of 16 numbers. */
+struct attn_gradient_rows {
+    const struct attn_gradient_block *block;
+    const struct attn_tile           *tile;
+    const void                       *q, *d_out;
+    int64_t                           q_step, d_out_step;
+};
+
+struct attn_gradient {
+    /* b.s and ds, bend, sum and away */
+    void (*scores)(const struct attn_gradient_block *g, const struct attn_tile *t);
+
+    /* ds *= bend */
+    void (*bend)(const struct attn_gradient_block *g, int64_t keys);
+
+    /* dq += ds * keys of the tile */
+    void (*query)(const struct attn_gradient_block *g, const struct attn_tile *t);
+
+    /* dk[key][..] += sum over the queries of n blocks of ds * q; dv the same of weights * d_out. Either may be NULL. */
+    void (*keys)(const struct attn_gradient_rows *rows, int64_t n, void *dk, int64_t dk_step, void *dv, int64_t dv_step);
+
+    /* columns[key] += sum of ds over the queries */
+    void (*columns)(const struct attn_gradient_block *g, int64_t keys, void *columns);
+
+    /* 1 if n numbers in each of so many rows are neither NaN nor infinite */
+    int (*finite)(const void *x, int64_t step, int64_t rows, int64_t n);
+
+    /* sum of a[i] * b[i] where a[i] is not 0 */
+    double (*dot)(const void *a, const void *b, int64_t n);
+};
+
 struct attn_kernel {
     const char *name, *isa;
     int64_t     real_bytes, rows;
@@ -112,6 +158,8 @@ struct attn_kernel {
 
     /* The first key from `from` on whose weight in a surveyed line is greater than `least` >= 0, or `keys`; its weight into *weight. */
     int64_t (*above)(const void *line, int64_t from, int64_t keys, double least, double *weight);
+
+    const struct attn_gradient *gradient; /* NULL: the row is for the forward pass only */
 };
 
 /* Conversions between an element type in memory, any stride, and contiguous float or double. NULL: not offered. */

@@ -42,13 +42,15 @@ ATTN_API int32_t attn_isa_usable(int32_t index)
     return name && attn_cpu_usable(name);
 }
 
-/* The row for a block of m queries: the one with the fewest rows that has room for them, else the one with the most. */
-static const struct attn_kernel *choose(const char *isa, size_t real_bytes, int64_t m)
+/* The row for a block of m queries: the one with the fewest rows that has room for them, else the one with the most; backward: among those that
+ * have gradients. */
+static const struct attn_kernel *choose(const char *isa, size_t real_bytes, int64_t m, int backward)
 {
     const struct attn_kernel *best = 0;
     for (int i = 0; i < KERNELS; i++) {
         const struct attn_kernel *k = kernels[i];
         if (k->real_bytes != (int64_t)real_bytes || !(isa ? strcmp(isa, k->isa) == 0 : attn_cpu_usable(k->isa))) continue;
+        if (backward && !k->gradient) continue;
         if (best && strcmp(best->isa, k->isa) != 0) break; /* a lesser instruction set */
         if (!best || (k->rows >= m ? best->rows < m || k->rows < best->rows : k->rows > best->rows)) best = k;
     }
@@ -99,14 +101,14 @@ static int64_t blocks(int64_t n, int64_t size)
 
 /* A block holds queries of one head; few queries leave room for other heads of the group, which read the same keys: as many in each block, so that no
  * task is much shorter than the others. */
-static void cut(struct attn_plan *plan)
+static void cut(struct attn_plan *plan, int backward)
 {
     const attn_desc *d = &plan->d;
     const int64_t    rows = plan->kernel->rows, group = d->heads ? d->heads / d->kv_heads : 0;
     plan->tasks = plan->slots = plan->wave = 0;
     if (d->batch == 0 || d->heads == 0 || d->queries == 0) return;
     plan->block_queries = d->queries < rows ? d->queries : rows;
-    plan->head_blocks = blocks(group, rows / plan->block_queries);
+    plan->head_blocks = backward ? group : blocks(group, rows / plan->block_queries);
     plan->block_heads = blocks(group, plan->head_blocks);
     plan->query_blocks = blocks(d->queries, plan->block_queries);
     plan->tasks = d->batch * d->kv_heads * plan->head_blocks * plan->query_blocks;
@@ -114,13 +116,14 @@ static void cut(struct attn_plan *plan)
     /* few tasks for many threads: chunks of keys are walked apart and folded after; the order of folding, and so the bits, stay. A few more tasks
      * than that are left whole only if the last of them keep most threads busy. */
     const int64_t idle = threads - 1 - (plan->tasks - 1) % threads;
-    if (threads > 1 && chunks > 1 && (plan->tasks < 2 * threads || (plan->tasks < 4 * threads && idle > plan->tasks / 10)))
+    if (threads > 1 && chunks > 1 && !backward && (plan->tasks < 2 * threads || (plan->tasks < 4 * threads && idle > plan->tasks / 10)))
         plan->wave = plan->tasks * chunks < 4 * threads ? plan->tasks * chunks : 4 * threads;
     const int64_t pieces = plan->wave ? plan->wave : plan->tasks;
     plan->slots = threads < pieces ? threads : pieces;
     /* heads take turns, enough of them that the short tasks of the last ones fill the gaps between all threads; one thread stays with its head */
-    plan->later_sees = d->causal || (d->window && d->window_right >= 0);
-    plan->bundle = threads > 1 ? blocks(4 * threads, plan->query_blocks) : 1;
+    /* (a backward pass has an order of its own, and tasks in that of their numbers) */
+    plan->later_sees = !backward && (d->causal || (d->window && d->window_right >= 0));
+    plan->bundle = threads > 1 && !backward ? blocks(4 * threads, plan->query_blocks) : 1;
 }
 
 /* Task number `index`. Those that see most come first: bundles of key heads (and parts of their groups) one after another, the incomplete one first;
@@ -147,17 +150,17 @@ struct attn_place attn_plan_place(const struct attn_plan *plan, int64_t index)
 
 void attn_plan_rows(struct attn_plan *plan, int64_t m)
 {
-    plan->kernel = choose(plan->d.isa, (size_t)plan->kernel->real_bytes, m);
+    plan->kernel = choose(plan->d.isa, (size_t)plan->kernel->real_bytes, m, 0);
     map_scratch(plan);
 }
 
-int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error)
+void attn_plan_fill(struct attn_plan *plan, const attn_desc *checked, int backward)
 {
     memset(plan, 0, sizeof *plan);
     plan->d = *checked;
     int64_t group = checked->heads ? checked->heads / checked->kv_heads : 0, together;
     if (__builtin_mul_overflow(group, checked->queries, &together)) together = INT64_MAX;
-    plan->kernel = choose(checked->isa, checked->q.dtype == ATTN_F64 ? sizeof(double) : sizeof(float), together);
+    plan->kernel = choose(checked->isa, checked->q.dtype == ATTN_F64 ? sizeof(double) : sizeof(float), together, backward);
     plan->in = attn_plan_convert(checked->q.dtype);
     plan->out = attn_plan_convert(checked->out.dtype);
     plan->bias = attn_plan_convert(checked->bias.dtype);
@@ -165,8 +168,13 @@ int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_er
     plan->lse = attn_plan_convert(checked->lse.dtype);
     if (!checked->scale_given) plan->d.scale = checked->dim ? 1 / sqrt((double)checked->dim) : 1;
     plan->factor = plan->d.scale * ATTN_DOMAIN;
-    cut(plan);
+    cut(plan, backward);
     map_scratch(plan);
+}
+
+int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error)
+{
+    attn_plan_fill(plan, checked, 0);
     plan->part_bytes = plan->at.o[1] - plan->at.o[0];
     size_t parts = plan->wave ? (size_t)(plan->tasks + plan->wave) : 0; /* fewer than 8 per thread */
     if (__builtin_mul_overflow((size_t)plan->slots, plan->at.bytes, &plan->work_bytes) ||

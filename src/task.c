@@ -52,16 +52,15 @@ static double get(const attn_in *t, int64_t offset)
 
 /* ---- a block ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Queries into [dim][rows], times the scale, rounded once. The edit tile serves as a buffer here too. */
-static void load_queries(const struct attn_task *t)
+/* The block's rows of a tensor into [dim][rows], times a factor, rounded once. The edit tile serves as a buffer here too. */
+void attn_task_load(const struct attn_task *t, const attn_in *q, const struct attn_convert *convert, int64_t dim, void *to, double factor)
 {
     const struct attn_plan *plan = t->plan;
-    const attn_in          *q = &plan->d.q;
     const int64_t           real = plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(q->dtype);
-    const double            size = fabs(plan->factor);
+    const double            size = fabs(factor);
     const int odd = real == 4 && size != 0 && (size > 0x1p60 || size < 0x1p-60); /* no float to multiply with: done here, in double */
-    for (int64_t at = 0; at < plan->d.dim; at += ATTN_TILE) {
-        int64_t     some = plan->d.dim - at < ATTN_TILE ? plan->d.dim - at : ATTN_TILE;
+    for (int64_t at = 0; at < dim; at += ATTN_TILE) {
+        int64_t     some = dim - at < ATTN_TILE ? dim - at : ATTN_TILE;
         const void *lines[ATTN_ROWS_MAX];
         for (int64_t r = 0; r < t->block.m; r++) {
             char *line = t->slot + plan->at.edit + r * ATTN_TILE * real;
@@ -69,14 +68,14 @@ static void load_queries(const struct attn_task *t)
                 attn_task_element(q->data, q->stride, q->dtype, t->batch, t->rows[r].head, t->rows[r].query) + at * q->stride[3] * width;
             if (width == real && q->stride[3] == 1 && some % 16 == 0 && !odd) continue;
             memset(line, 0, (size_t)(ATTN_TILE * real));
-            load(plan, plan->in, line, lines[r], q->stride[3], some);
+            load(plan, convert, line, lines[r], q->stride[3], some);
             lines[r] = line;
             for (int64_t c = 0; odd && c < some; c++) {
-                double x = (double)((float *)line)[c], y = x * plan->factor;
+                double x = (double)((float *)line)[c], y = x * factor;
                 ((float *)line)[c] = (float)(isfinite(x) ? fmax(-FLT_MAX, fmin(FLT_MAX, y)) : y);
             }
         }
-        plan->kernel->load(&t->block, t->slot + plan->at.q, at, some, lines, odd ? 1 : plan->factor);
+        plan->kernel->load(&t->block, to, at, some, lines, odd ? 1 : factor);
     }
 }
 
@@ -133,7 +132,7 @@ void attn_task_ready(struct attn_task *t)
         if (d->sink.data && row->query < attn_query_count(d, t->batch))
             attn_task_put(plan, t->slot + plan->at.sink, r, get(&d->sink, row->head * d->sink.stride[1]));
     }
-    load_queries(t);
+    attn_task_load(t, &d->q, plan->in, d->dim, t->slot + plan->at.q, plan->factor);
 }
 
 void attn_task_begin(struct attn_task *t, int64_t index)
@@ -160,20 +159,33 @@ static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t 
     return to;
 }
 
-/* Keys first .. first + n - 1, counted from key_start. Returns what mask.c says of them. */
-int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked)
+/* What the block sees of the keys first .. first + n - 1, counted from key_start; as mask.c says it. */
+int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked)
 {
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
     int32_t                 sees = masked ? attn_mask_tile(plan, t->slot, t->batch, t->rows, t->block.m, first, n) : ATTN_SEES_ALL;
-    if (sees == ATTN_SEES_NONE) return sees;
     *tile = (struct attn_tile){.keys = n};
     if (sees & ATTN_SEES_RANGE) tile->low = t->slot + plan->at.low, tile->high = t->slot + plan->at.high;
     if (sees & ATTN_SEES_EDIT) tile->edit = t->slot + plan->at.edit;
-    tile->k = rows_of(t, &d->k, d->dim, attn_key_start(d, t->batch) + first, n, plan->at.k, &tile->k_step);
-    if (d->alibi.data)
+    if (d->alibi.data && sees != ATTN_SEES_NONE)
         for (int64_t r = 0; r < t->block.m; r++) attn_task_put(plan, t->slot + plan->at.near, r, (double)(t->rows[r].position - first));
     return sees;
+}
+
+/* The same, and the keys where it sees any. */
+int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked)
+{
+    const int32_t sees = attn_task_look(t, tile, first, n, masked);
+    if (sees != ATTN_SEES_NONE) attn_task_keys(t, tile, first);
+    return sees;
+}
+
+/* The tile's keys. */
+void attn_task_keys(struct attn_task *t, struct attn_tile *tile, int64_t first)
+{
+    const attn_desc *d = &t->plan->d;
+    tile->k = rows_of(t, &d->k, d->dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.k, &tile->k_step);
 }
 
 /* The values of the tile's keys. */

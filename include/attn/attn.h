@@ -350,6 +350,97 @@ static inline attn_plan_info attn_plan_info_new(void)
  */
 ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info, attn_error *error);
 
+/* ---- gradients ------------------------------------------------------------------------------------------------------------------- */
+
+/* The gradients of some number L that depends on a run's out and, maybe, lse:
+ *
+ *     dp[j]    = d_out[i,:] . v[j,:]                          p[j] = exp(s[j] - lse[i]),  all sums over what query i sees
+ *     ds[j]    = p[j] * (dp[j] - d_out[i,:] . out[i,:] + d_lse[i])
+ *     dx[j]    = softcap > 0 ? ds[j] * (1 - (c[j] / softcap)^2) : ds[j]                   c[j]: x after the cap
+ *     dq[i,:]  = scale * sum_j dx[j] k[j,:]
+ *     dk[j,:]  = scale * sum_{h of the group, i} dx[j] q[h,i,:]        dv[j,:] = sum_{h of the group, i} p[j] d_out[h,i,:]
+ *     dbias    = ds         dalibi = - sum_{i,j} |p - j'| ds           dsink = sum_{b,i} exp(sink - lse[i]) (d_lse[i] - d_out[i,:] . out[i,:])
+ *
+ * Start from attn_backward_desc_new(); what is not given is not computed. An axis of dbias, dalibi or dsink that has stride 0 and more than one entry
+ * is summed over: the strides with which the bias itself is broadcast give the gradient in the bias's own shape.
+ *
+ * dq of a query that sees nothing, dk and dv of a key that nobody sees, and dbias where nothing is seen are exactly 0, whatever stands there. NaN spreads as
+ * in the run: from a query to the gradients of the keys that it sees. Sums are made in the run's arithmetic and rounded once, at the end.
+ *
+ * Memory: attn_backward_work_bytes() bytes, which grow with queries and keys and not with their product:
+ *
+ *     bytes <= 128 + slots * (G * slot + real * rows * (128 * (G + 2) + G * (D + V))) + real * (N * (D + 4) + M * (D + V) + C) + P
+ *
+ * with slots, real, rows, D, V as above (rows of the long blocks: 48, 24, 16, 4), slot = what attn_work_bytes() needs for one slot,
+ * G = 192 / rows but at most 8, N = batch * heads * queries, queries rounded up to rows; M = batch * kv_heads * keys;
+ * C = batch * heads * keys where dbias is summed over the queries and not over the keys, else 0; P = real * the elements of dbias where it is summed over
+ * batch or heads alone and is of a narrower dtype than real, else 0.
+ *
+ * The same bits for any number of threads, and for any batch around a batch entry: queries and keys are cut into strips by their numbers alone, each
+ * of `strips` rounds pairs every strip of queries with another strip of keys, and no sum is ever shared by two threads. So one batch entry and one head
+ * keep strips = max(1, min(64, group * queries / (G * rows), keys / 256)) threads busy (keys / 512 from 4096 keys on).
+ *
+ * @example gradients
+ * #include <attn/attn.h>
+ * #include <stdio.h>
+ * #include <stdlib.h>
+ * // out and lse of a causal run, then dq, dk, dv from d_out; all tensors (batch, heads, n, dim)
+ * int train(int64_t batch, int64_t heads, int64_t n, int64_t dim, const float *q, const float *k, const float *v, float *out,
+ *           const float *d_out, float *dq, float *dk, float *dv)
+ * {
+ *     float    *lse = (float *)malloc((size_t)(batch * heads * n) * sizeof *lse);
+ *     attn_desc d = attn_desc_new();
+ *     d.batch = batch, d.heads = d.kv_heads = heads, d.queries = d.keys = n, d.dim = d.value_dim = dim, d.causal = 1;
+ *     d.q   = attn_in_dense(q, ATTN_F32, heads, n, dim);
+ *     d.k   = attn_in_dense(k, ATTN_F32, heads, n, dim);
+ *     d.v   = attn_in_dense(v, ATTN_F32, heads, n, dim);
+ *     d.out = attn_out_dense(out, ATTN_F32, heads, n, dim);
+ *     d.lse = attn_out_dense(lse, ATTN_F32, heads, n, 1), d.lse.stride[3] = 0;
+ *     attn_backward_desc g = attn_backward_desc_new();
+ *     g.out = attn_in_dense(out, ATTN_F32, heads, n, dim);
+ *     g.lse = attn_in_dense(lse, ATTN_F32, heads, n, 1), g.lse.stride[3] = 0;
+ *     g.d_out = attn_in_dense(d_out, ATTN_F32, heads, n, dim);
+ *     g.dq  = attn_out_dense(dq, ATTN_F32, heads, n, dim);
+ *     g.dk  = attn_out_dense(dk, ATTN_F32, heads, n, dim);
+ *     g.dv  = attn_out_dense(dv, ATTN_F32, heads, n, dim);
+ *     attn_error e;
+ *     int bad = !lse || attn_run(&d, &e) != ATTN_OK || attn_backward(&d, &g, &e) != ATTN_OK;
+ *     if (bad) fprintf(stderr, "%s\n", lse ? e.message : "no memory");
+ *     free(lse);
+ *     return bad;
+ * }
+ * @end
+ */
+typedef struct attn_backward_desc {
+    size_t size; /* set by attn_backward_desc_new() */
+
+    /* What the run left, and what flows back. out and d_out: the inputs' dtype or f32, axes (batch, head, query, channel); an f32 out of 16-bit inputs
+     * keeps more of d_out . out. lse and d_lse: f32 (f64 with f64 inputs), axes (batch, head, query); d_lse optional. */
+    attn_in out, lse, d_out, d_lse;
+
+    /* Each optional; the inputs' dtype or f32; the axes of q, k, v and bias. */
+    attn_out dq, dk, dv, dbias;
+    attn_out dsink, dalibi; /* f32 (f64 with f64 inputs); the axes of sink and alibi */
+
+    int32_t accumulate, reserved; /* 1: gradients are added to what stands there, and the sum is rounded once */
+    void   *work;                 /* as in attn_desc, at least attn_backward_work_bytes() */
+    size_t  work_bytes;
+} attn_backward_desc;
+
+static inline attn_backward_desc attn_backward_desc_new(void)
+{
+    attn_backward_desc d;
+    memset(&d, 0, sizeof d);
+    d.size = sizeof d;
+    return d;
+}
+
+/* Checks and computes. `desc` is that of the run; its out, lse, weights and work are not looked at. An error is found before anything is written. */
+ATTN_API int32_t attn_backward(const attn_desc *desc, const attn_backward_desc *grad, attn_error *error);
+
+/* The bytes that attn_backward() with these descriptors needs as grad->work, into *bytes; data pointers may still be NULL where a dtype is set. */
+ATTN_API int32_t attn_backward_work_bytes(const attn_desc *desc, const attn_backward_desc *grad, size_t *bytes, attn_error *error);
+
 /* ---- partial results -------------------------------------------------------------------------------------------------------------- */
 
 /* Joins results over disjoint sets of keys, as a split cache or several machines leave them:

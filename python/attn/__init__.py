@@ -21,9 +21,10 @@ byte order is copied first; such an `out` is refused.
 The library is found by ATTN_LIBRARY if that is set, else in the package or the tree's build/, else as the system's libattn.so.0.
 """
 from . import _library
+from ._backward import attention_backward
 from ._layer import Layer
 from ._operator import alibi_slopes, attention, isas, merge, work_bytes
 
-__all__ = ["attention", "merge", "alibi_slopes", "isas", "work_bytes", "Layer", "version"]
+__all__ = ["attention", "attention_backward", "merge", "alibi_slopes", "isas", "work_bytes", "Layer", "version"]
 
 version: str = _library.lib.attn_version_text().decode()

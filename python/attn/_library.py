@@ -56,6 +56,13 @@ class MergeDesc(ctypes.Structure):  # attn_merge_desc
                 ("part_lse", ctypes.POINTER(View)), ("out", View), ("lse", View)]
 
 
+class BackwardDesc(ctypes.Structure):  # attn_backward_desc
+    _fields_ = ([("size", ctypes.c_size_t)]
+                + [(n, View) for n in ("out", "lse", "d_out", "d_lse", "dq", "dk", "dv", "dbias", "dsink", "dalibi")]
+                + [("accumulate", ctypes.c_int32), ("reserved", ctypes.c_int32), ("work", ctypes.c_void_p),
+                   ("work_bytes", ctypes.c_size_t)])
+
+
 def find(name):
     """The library's file: beside this one in a wheel, in build/ in the tree, else what the system's loader finds."""
     here = os.path.dirname(os.path.realpath(__file__))
@@ -75,6 +82,7 @@ def load():
     declare(lib, (
             ("attn_run", ctypes.c_int32, ctypes.POINTER(Desc), error),
             ("attn_work_bytes", ctypes.c_int32, ctypes.POINTER(Desc), ctypes.POINTER(ctypes.c_size_t), error),
+            ("attn_backward", ctypes.c_int32, ctypes.POINTER(Desc), ctypes.POINTER(BackwardDesc), error),
             ("attn_merge", ctypes.c_int32, ctypes.POINTER(MergeDesc), error),
             ("attn_alibi_slopes", ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, error),
             ("attn_pool_new", ctypes.c_void_p, ctypes.c_int32, error),

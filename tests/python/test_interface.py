@@ -65,7 +65,7 @@ def test_the_descriptors_are_the_headers(tmp_path):
     assert compiler, "no C compiler"
     library = attn._library
     structs = {"attn_in": library.View, "attn_out": library.View, "attn_error": library.Error, "attn_desc": library.Desc,
-               "attn_merge_desc": library.MergeDesc, "attn_layer_desc": library.LayerDesc,
+               "attn_merge_desc": library.MergeDesc, "attn_backward_desc": library.BackwardDesc, "attn_layer_desc": library.LayerDesc,
                "attn_layer_load_options": library.LayerLoadOptions, "attn_layer_checkpoint": library.LayerCheckpoint}
     lines = ['printf("%s.%s %%zu\\n", offsetof(%s, %s));' % (s, f, s, f) for s, c in structs.items() for f, _ in c._fields_]
     lines += ['printf("%s %%zu\\n", sizeof(%s));' % (s, s) for s in structs]
