@@ -76,7 +76,7 @@ typedef struct cli_real_pair {
 typedef struct cli_options {
     char        **operand;
     int           operands;
-    int           help, json, quiet, causal, csv;
+    int           help, json, quiet, causal, csv, plan;
     int           align, stage, dtype, out_dtype, sort; /* index in the option's list of words, counted from 1 */
     int           from, to, colour, log, largest;       /* from, to, colour: the same */
     cli_count     heads, kv_heads, dim, value_dim, batch, threads, layer, head, queries, keys, entry, row, why, top, digits, limit;

@@ -34,7 +34,8 @@ static const subcommand table[] = {
      "  attn check q.npy k.npy v.npy --against-lse lse.npy --against-weights w.npy\n"},
     {"cost", CLI_COST, 0, cost_main, "--tokens N,.. [options]", "what a length costs: dense scores, bytes, operations",
      "  attn cost --tokens 100,200\n"
-     "  attn cost --tokens 8192,131072 --heads 32 --dim 128 --causal --window 4096,0\n"},
+     "  attn cost --tokens 8192,131072 --heads 32 --dim 128 --causal --window 4096,0\n"
+     "  attn cost --plan --tokens 4096 --queries 1 --heads 32 --kv-heads 8 --dim 128\n"},
     {"show", CLI_SHOW, -1, show_main, "Q K V | FILE --layer N,.. --input X,.. | --weights W [W..] [options]",
      "heat maps of weights: in the terminal, PNG, SVG, a page to click through",
      "  attn show q.npy k.npy v.npy --causal --align bottom-right --head 3\n"

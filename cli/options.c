@@ -99,8 +99,11 @@ static const option_row table[] = {
     {"batch", 0, COUNT, CLI_COST, AT(batch), 1, BIG, NULL, "N", "sequences (1)"},
     {"batch", 0, COUNT, CLI_MASK, AT(batch), 1, INT64_C(1) << 31, NULL, "N", "batch entries (as lists and files say, or 1)"},
     {"heads", 0, COUNT, CLI_MASK, AT(heads), 1, INT64_C(1) << 31, NULL, "N", "query heads (as the files say, or 1)"},
+    {"queries", 0, COUNT, CLI_COST, AT(queries), 1, INT64_C(1) << 31, NULL, "N",
+     "only the last N queries of each length (all), as in decoding"},
     {"queries", 0, COUNT, CLI_MASK, AT(queries), 0, INT64_C(1) << 31, NULL, "N", "queries (as the files say)"},
     {"keys", 0, COUNT, CLI_MASK, AT(keys), 0, INT64_C(1) << 31, NULL, "N", "keys (as the files say, or as many as queries)"},
+    {"plan", 0, FLAG, CLI_COST, AT(plan), 0, 0, NULL, NULL, "how the work divides among 1 to 256 threads, or among --threads"},
     {"dim", 0, COUNT, CLI_COST, AT(dim), 0, BIG, NULL, "N", "channels of queries and keys (64)"},
     {"value-dim", 0, COUNT, CLI_COST, AT(value_dim), 0, BIG, NULL, "N", "channels of values (as --dim)"},
     /* who sees whom */
