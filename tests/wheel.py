@@ -28,6 +28,7 @@ if kind == "core":
     except ImportError as fault:
         assert "Layer needs the library libattn_layer, which this build of the package does not have" in str(fault)
 else:
+    assert len(attn.explain(q[0], q[0], q[0], row=0).to_numpy()) == 3
     assert attn.Layer.from_safetensors(path, 5)(np.ones((3, 384), np.float32)).shape == (3, 384)
 assert not {"ml_dtypes", "torch", "jax"} & set(sys.modules)
 
@@ -35,7 +36,7 @@ assert not {"ml_dtypes", "torch", "jax"} & set(sys.modules)
 with open("/proc/self/maps") as file:
     loaded = {line.split(None, 5)[5].strip() for line in file if ".so" in line}
 ours = {os.path.basename(path) for path in loaded if path.startswith(os.path.dirname(here))}
-assert "libattn.so" in ours and ("libattn_layer.so" in ours) == (kind != "core"), loaded
+assert "libattn.so" in ours and ({"libattn_layer.so", "libattn_view.so"} <= ours) == (kind != "core"), loaded
 assert not [path for path in loaded if not path.startswith(os.path.dirname(here)) and any(
     name in path for name in ("libattn", "jansson", "libzip", "libpng"))], loaded
 print(kind, "works:", attn.version, here)

@@ -81,6 +81,7 @@ def load():
     error = ctypes.POINTER(Error)
     declare(lib, (
             ("attn_run", ctypes.c_int32, ctypes.POINTER(Desc), error),
+            ("attn_check", ctypes.c_int32, ctypes.POINTER(Desc), error),
             ("attn_work_bytes", ctypes.c_int32, ctypes.POINTER(Desc), ctypes.POINTER(ctypes.c_size_t), error),
             ("attn_backward", ctypes.c_int32, ctypes.POINTER(Desc), ctypes.POINTER(BackwardDesc), error),
             ("attn_merge", ctypes.c_int32, ctypes.POINTER(MergeDesc), error),
