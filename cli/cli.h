@@ -88,6 +88,7 @@ typedef struct cli_options {
     const char   *against, *input, *kv_input, *prefix, *png, *svg, *html, *data, *q, *k, *v;
     const char   *token_file, *query_token_file;
     const char   *against_lse, *against_weights;
+    int           answer;
 } cli_options;
 
 int  options_parse(cli_options *o, unsigned command, int argc, char **argv); /* argv[0] is the subcommand's name */
@@ -317,8 +318,12 @@ int mask_main(const cli_options *o);
 int show_main(const cli_options *o);
 int explain_main(const cli_options *o);
 int completion_main(const cli_options *o);
+int lesson_main(const cli_options *o);
+
+const char *lesson_words(void); /* the lessons' names with blanks between */
 
 /* The table of main.c. words: what the first operand may be, with blanks between; or NULL. 0 past the last. */
+int subcommand_run(int argc, char **argv); /* argv[0] is its name; an exit code */
 int subcommand_info(int index, unsigned *bit, const char **name, const char **summary, const char **words);
 
 /* The hand-calculated examples, printed or (json not NULL) put into json; *failed counts those that come out otherwise. An exit code. */

@@ -111,7 +111,7 @@ int explain_main(const cli_options *o)
                       .digits = o->digits.given ? (int)o->digits.value : 3,
                       .channels = &o->channels,
                       .scale_from = o->scale.given ? "said with --scale" : NULL,
-                      .mask_from = o->hide ? "--hide, true = hidden" : "--allow, true = may be seen",
+                      .mask_from = o->hide ? "said with --hide: true = hidden" : "said with --allow: true = may be seen",
                       .check = &check};
     int          code = usage(o);
     if (o->q) settled.operand = named, settled.operands = 3;

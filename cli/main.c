@@ -51,6 +51,10 @@ static const subcommand table[] = {
     {"info", CLI_INFO, 0, info_main, "", "version, CPU, instruction sets, threads",
      "  attn info\n"
      "  attn info --json\n"},
+    {"lesson", CLI_LESSON, -1, lesson_main, "[NAME] [--answer]", "short lessons that run, each with a question",
+     "  attn lesson\n"
+     "  attn lesson row\n"
+     "  attn lesson empty --answer\n"},
     {"completion", CLI_COMPLETION, 1, completion_main, "bash|zsh|fish", "completions of options, for a shell to read",
      "  attn completion bash > ~/.local/share/bash-completion/completions/attn\n"
      "  attn completion zsh > ~/.zsh/functions/_attn\n"
@@ -91,7 +95,10 @@ int subcommand_info(int index, unsigned *bit, const char **name, const char **su
     if (index >= SUBCOMMANDS) return 0;
     const subcommand *s = &table[index];
     *bit = s->bit, *name = s->name, *summary = s->summary;
-    *words = s->bit == CLI_MASK ? "show lint convert" : s->bit == CLI_COMPLETION ? "bash zsh fish" : NULL;
+    *words = s->bit == CLI_MASK         ? "show lint convert"
+             : s->bit == CLI_COMPLETION ? "bash zsh fish"
+             : s->bit == CLI_LESSON     ? lesson_words()
+                                        : NULL;
     return 1;
 }
 
@@ -152,6 +159,12 @@ static int run(const subcommand *s, int argc, char **argv)
         code = s->main(&o);
     options_free(&o);
     return code;
+}
+
+int subcommand_run(int argc, char **argv)
+{
+    const subcommand *s = argc ? find(argv[0]) : NULL;
+    return s ? run(s, argc, argv) : no_subcommand(argc ? argv[0] : "");
 }
 
 int main(int argc, char **argv)

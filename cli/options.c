@@ -34,7 +34,7 @@ static const char *const dtype_words[] = {"f32", "f64", "f16", "bf16", NULL};   
 #define FILES    (CLI_RUN | CLI_COMPARE | CLI_EXPLAIN | CLI_SHOW)
 #define LAYER    (CLI_LAYER | CLI_EXPLAIN)
 #define ALL      (OPERATOR | CLI_COST | CLI_INFO | CLI_DEMO | CLI_MASK)
-#define HELP     (ALL | CLI_COMPLETION)
+#define HELP     (ALL | CLI_COMPLETION | CLI_LESSON)
 
 static const option_row table[] = {
     /* what goes in and out */
@@ -147,6 +147,7 @@ static const option_row table[] = {
     {"png", 0, TEXT, CLI_MASK | CLI_SHOW, AT(png), 0, 0, NULL, "FILE", "draw into FILE instead of the terminal"},
     {"svg", 0, TEXT, CLI_MASK | CLI_SHOW, AT(svg), 0, 0, NULL, "FILE", "the same as shapes"},
     {"png", 0, TEXT, CLI_DEMO, AT(png), 0, 0, NULL, "FILE", "where the picture of all heads goes (attn-demo.png)"},
+    {"answer", 0, FLAG, CLI_LESSON, AT(answer), 0, 0, NULL, NULL, "the answer to the lesson's question too"},
     /* everywhere */
     {"json", 0, FLAG, ALL, AT(json), 0, 0, NULL, NULL, "print the result as JSON"},
     {"quiet", 'q', FLAG, OPERATOR | CLI_DEMO | CLI_MASK, AT(quiet), 0, 0, NULL, NULL, "say nothing on stderr but failures"},
@@ -318,9 +319,9 @@ int options_parse(cli_options *o, unsigned command, int argc, char **argv)
         if (table[i].letter && table[i].kind != FLAG) *letter++ = ':';
     }
     *letter = 0;
-    opterr = 0;
+    opterr = 0, optind = 0; /* glibc: begin anew, as a lesson does */
     for (;;) {
-        const int at = optind, got = getopt_long(argc, argv, letters, names, NULL);
+        const int at = optind ? optind : 1, got = getopt_long(argc, argv, letters, names, NULL);
         if (got < 0) break;
         const option_row *row = NULL;
         for (int i = 0; i < ROWS && got != '?' && got != ':'; i++)
