@@ -4,7 +4,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
 
-.PHONY: all help demo test test-frameworks bench bench-peers bench-python format install clean setup setup-test check
+.PHONY: all help demo test test-frameworks bench bench-peers bench-hf bench-python format install clean setup setup-test check
 
 all: setup
 	@mkdir -p $(BUILD)
@@ -18,6 +18,7 @@ help:
 	@echo "make test-frameworks  the Python package inside PyTorch and others, which it installs into .venv-frameworks/"
 	@echo "make bench      how fast it is here, beside the machine's limit and others; BENCH=\"--only ... --json ...\" passes options"
 	@echo "make bench-peers  the same beside PyTorch, ONNX Runtime, OpenVINO and JAX, which it installs into .venv-bench/"
+	@echo "make bench-hf   a real model through Hugging Face transformers on libattn, sdpa and eager"
 	@echo "make bench-python  what a call from Python costs beyond the C call"
 	@echo "make format     formats the C sources"
 	@echo "make install    into PREFIX (default $(PREFIX)), below DESTDIR if given"
@@ -53,6 +54,10 @@ bench-peers: all
 	    .venv-bench/bin/python -m pip install -q --disable-pip-version-check -r bench/peers-requirements.txt && \
 	    cp bench/peers-requirements.txt .venv-bench/requirements.txt; }
 	ATTN_BUILD_DIR=$(BUILD) .venv-bench/bin/python bench/peers.py $(BENCH)
+
+bench-hf: all
+	@scripts/checks/frameworks.sh install
+	.venv-frameworks/bin/python bench/minilm.py $(BENCH)
 
 bench-python: all setup-test
 	.venv/bin/python bench/python_overhead.py $(BENCH)

@@ -172,7 +172,7 @@ def _mask_options(attention_mask, position_bias, query, key, is_causal):
     if attention_mask is None:
         if is_causal and query.shape[2] > 1:  # the library refuses it if the lengths differ: nobody says where the queries stand
             options["causal"] = True
-    elif isinstance(attention_mask, Mask):
+    elif type(attention_mask) is Mask:
         options.update(attention_mask.options or {})
     elif attention_mask.dtype == torch.bool:
         options["allow"] = attention_mask
@@ -203,22 +203,23 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     if s_aux is not None:
         options["sink"] = s_aux.detach()
     batch, heads, queries, _ = query.shape
-    query, key, value = query.detach(), key.detach(), value.detach()
     out = query.new_empty(batch, queries, heads, value.shape[3])
-    place = out.transpose(1, 2)
     weights = query.new_empty(batch, heads, queries, key.shape[2]) if _weights_wanted(given) else None
-    blocks = [(0, queries, None)]
-    if isinstance(attention_mask, Mask) and attention_mask.options is None:
-        blocks = attention_mask.blocks()
-    for first, count, allow in blocks:
-        rows = slice(first, first + count)
-        if allow is not None:
-            options["allow"] = allow
-        result = attention(query[:, :, rows], key, value, out=place[:, :, rows], return_weights=None if weights is None else "weight",
-                           **options)
-        if weights is not None:
-            weights[:, :, rows] = result[1]
+    if type(attention_mask) is Mask and attention_mask.options is None:
+        for first, count, options["allow"] in attention_mask.blocks():
+            rows = slice(first, first + count)
+            _run(query[:, :, rows], key, value, out[:, rows], None if weights is None else weights[:, :, rows], options)
+    else:
+        _run(query, key, value, out, weights, options)
     return out, weights
+
+
+def _run(query, key, value, out, weights, options):
+    """Fills out, (batch, queries, heads, channels), and weights if they are wanted."""
+    if weights is None:
+        attention(query, key, value, out=out.transpose(1, 2), **options)
+    else:
+        weights.copy_(attention(query, key, value, out=out.transpose(1, 2), return_weights="weight", **options)[1])
 
 
 def register(name="libattn"):

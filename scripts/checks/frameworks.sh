@@ -10,4 +10,4 @@ cmp -s $list $venv/requirements.txt || {
     $venv/bin/python -m pip install -q --disable-pip-version-check -r $list
     cp $list $venv/requirements.txt
 }
-run_pytest $venv frameworks tests/frameworks
+[ "${1:-}" = install ] || run_pytest $venv frameworks tests/frameworks
