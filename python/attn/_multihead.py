@@ -29,7 +29,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     key_padding_mask is (batch, keys), attn_mask (queries, keys) or (batch * heads, queries, keys). In both True means hidden, as in
     PyTorch, or they are float and added to the scores. is_causal is a hint there about attn_mask, which must be given with it; here it
-    changes nothing. Two differences: a query that sees no key gets zeros, not NaN; and no gradient flows through the weights.
+    changes nothing. Two differences: a query that sees no key gets zeros, not NaN; and the weights have no gradient: asking for one raises
+    NotImplementedError.
 
     >>> import torch, attn.torch
     >>> theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True)

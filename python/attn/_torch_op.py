@@ -2,12 +2,13 @@
 SPDX-License-Identifier: MIT
 """
 import ctypes
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
 
 from . import _describe, _library
+from ._backward import NAMES, attention_backward
 from ._operator import STAGES
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -26,7 +27,7 @@ def _results(q, k, v, stage):
 @torch.library.custom_op("attn::attention", mutates_args=(), device_types="cpu")
 def op(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], allow: Optional[Tensor], alibi: Optional[Tensor],
        sink: Optional[Tensor], query_offset: Optional[Tensor], query_count: Optional[Tensor], key_count: Optional[Tensor],
-       key_start: Optional[Tensor], causal: bool, align: Optional[str], window: Optional[List[int]], scale: Optional[float],
+       key_start: Optional[Tensor], causal: bool, align: Optional[str], window: Optional[Sequence[int]], scale: Optional[float],
        softcap: float, stage: Optional[str], threads: Optional[int]) -> Tuple[Tensor, Tensor, Tensor]:
     c = _describe.describe(q, k, v, bias=bias, allow=allow, alibi=alibi, sink=sink, query_offset=query_offset, query_count=query_count,
                            key_count=key_count, key_start=key_start, causal=causal, align=align, window=window, scale=scale,
@@ -47,11 +48,78 @@ def _fake(q, k, v, bias, allow, alibi, sink, query_offset, query_count, key_coun
     return _results(q, k, v, stage)
 
 
+# ---- its gradients --------------------------------------------------------------------------------------------------------------------
+
+# Places among the arguments of op of what gradients exist for, in the order of NAMES.
+_PLACES = (0, 1, 2, 3, 5, 6)
+
+
+def _gradients(q, k, v, bias, alibi, sink, wanted):
+    """The gradients, not filled; one that is not wanted has no elements."""
+    return tuple(x.new_empty(x.shape) if want else q.new_empty((0,)) for x, want in zip((q, k, v, bias, alibi, sink), wanted))
+
+
+@torch.library.custom_op("attn::attention_backward", mutates_args=(), device_types="cpu")
+def backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, wanted: Sequence[bool], q: Tensor, k: Tensor, v: Tensor,
+                bias: Optional[Tensor], allow: Optional[Tensor], alibi: Optional[Tensor], sink: Optional[Tensor],
+                query_offset: Optional[Tensor], query_count: Optional[Tensor], key_count: Optional[Tensor], key_start: Optional[Tensor],
+                causal: bool, align: Optional[str], window: Optional[Sequence[int]], scale: Optional[float], softcap: float,
+                threads: Optional[int]) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    made = _gradients(q, k, v, bias, alibi, sink, wanted)
+    into = {name: x for name, x, want in zip(NAMES, made, wanted) if want}
+    real = torch.float64 if q.dtype == torch.float64 else torch.float32
+    into.update({name: into[name].to(real) for name in ("alibi", "sink") if name in into})  # what the library holds them in
+    attention_backward(q, k, v, out, lse, d_out, d_lse=d_lse, wanted=tuple(into), into=into, bias=bias, allow=allow, alibi=alibi, sink=sink,
+                       query_offset=query_offset, query_count=query_count, key_count=key_count, key_start=key_start, causal=causal,
+                       align=align, window=window, scale=scale, softcap=softcap, threads=threads)
+    return tuple(into[name].to(x.dtype) if want else x for name, x, want in zip(NAMES, made, wanted))
+
+
+@backward_op.register_fake
+def _backward_fake(d_out, d_lse, out, lse, wanted, q, k, v, bias, allow, alibi, sink, *options):
+    return _gradients(q, k, v, bias, alibi, sink, wanted)
+
+
+def _keep(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output[:2], *(x for x in inputs if isinstance(x, Tensor)))
+    ctx.options = [None if isinstance(x, Tensor) else x for x in inputs]
+    ctx.tensors = [isinstance(x, Tensor) for x in inputs]
+
+
+def _backward(ctx, d_out, d_lse, d_weights):
+    if d_weights is not None and d_weights.numel():
+        raise NotImplementedError("weights have no gradient: use out, or detach them")
+    out, lse, *saved = ctx.saved_tensors
+    saved = iter(saved)
+    inputs = [next(saved) if tensor else option for tensor, option in zip(ctx.tensors, ctx.options)]
+    wanted = [bool(ctx.needs_input_grad[place]) for place in _PLACES]
+    d_out = torch.zeros_like(out) if d_out is None else d_out
+    *options, _, threads = inputs  # without the stage of the weights
+    found = backward_op(d_out, d_lse, out, lse, wanted, *options, threads)
+    gradients = [None] * len(inputs)
+    for place, want, gradient in zip(_PLACES, wanted, found):
+        gradients[place] = gradient if want else None
+    return tuple(gradients)
+
+
+def _no_second(ctx, *gradients):
+    raise NotImplementedError("attn.torch has no second derivatives")
+
+
+op.register_autograd(_backward, setup_context=_keep)
+backward_op.register_autograd(_no_second)
+
+
 def _no_vmap(info, in_dims, *args):
     raise NotImplementedError("attn.torch does not work under torch.vmap: call it with a batch axis instead, of which it takes any number")
 
 
 torch.library.register_vmap(op, _no_vmap)
+torch.library.register_vmap(backward_op, _no_vmap)
+
+
+# ---- the function around it -----------------------------------------------------------------------------------------------------------
 
 
 def refuse(condition, sentence, *values):

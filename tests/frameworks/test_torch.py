@@ -16,7 +16,6 @@ import tolerance
 from testdata import SEED, attn
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
-NAMES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
 sdpa = attn.torch.scaled_dot_product_attention
 
 
@@ -25,17 +24,13 @@ def draw(*shapes, dtype=torch.float32, seed=SEED):
     return [torch.randn(shape, generator=made, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-def numpy(t):
-    return t.double().numpy() if t.dtype in (torch.float64, torch.bfloat16) else t.float().numpy()
-
-
-def close(got, want, dtype, size=0.0, name="out"):
+def close(got, want, dtype, size=0.0, name="out", **how):
     """Within the table of tolerances for that type; `want` is float64."""
     kind = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16}.get(dtype)
     if kind is None:
         import ml_dtypes
         kind = ml_dtypes.bfloat16
-    tolerance.check(name, got.detach().double().numpy().astype(kind), want.detach().numpy(), kind, size)
+    tolerance.check(name, got.detach().double().numpy().astype(kind), want.detach().numpy(), kind, size, **how)
 
 
 def peer(q, k, v, mask=None, **how):
@@ -272,6 +267,99 @@ def test_vmap_is_refused():
         torch.vmap(sdpa)(*tensors)
 
 
+# ---- gradients --------------------------------------------------------------------------------------------------------------------------
+
+
+def learn(tensors):
+    return [t.detach().clone().requires_grad_() for t in tensors]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", ["plain", "one head of keys", "heads of values only", "batch of keys", "rank 3", "rank 5, broadcast"])
+@pytest.mark.parametrize("how", [{}, dict(is_causal=True), dict(scale=0.3)], ids=str)
+def test_gradients_are_torchs(shape, dtype, how):
+    tensors = draw(*SHAPES[shape], dtype=DTYPES[dtype])
+    ours, theirs = learn(tensors), learn(t.double() for t in tensors)
+    want = peer(*theirs, **how)
+    (flow,) = draw(want.shape, dtype=DTYPES[dtype], seed=SEED + 1)
+    want.backward(flow.double())
+    sdpa(*ours, **how).backward(flow)
+    for name, a, b in zip("qkv", ours, theirs):
+        assert a.grad.dtype == a.dtype
+        # products of d_out and v, rounded once in the inputs' type, are what a sum may lose
+        close(a.grad, b.grad, a.dtype, name="d" + name, gradient=True, least=float(flow.abs().max()) * 3)
+
+
+def test_gradients_by_gradcheck():
+    """Every way in, against differences: grouped heads, masks of every shape, slopes, sinks, lse."""
+    double = torch.float64
+    q, k, v = learn(draw((2, 4, 5, 3), (2, 2, 6, 3), (2, 2, 6, 2), dtype=double))
+    assert torch.autograd.gradcheck(lambda *a: sdpa(*a, enable_gqa=True), (q, k, v))
+    assert torch.autograd.gradcheck(lambda *a: sdpa(*a, is_causal=True, enable_gqa=True), (q, k, v))
+    for shape in ((5, 6), (6,), (2, 1, 1, 6), (4, 5, 6), (2, 4, 5, 6), (2, 1, 5, 1)):
+        (bias,) = learn(draw(shape, dtype=double))
+        assert torch.autograd.gradcheck(lambda *a: sdpa(*a, enable_gqa=True), (q, k, v, bias))
+    hidden = torch.zeros(5, 6, dtype=double).masked_fill(torch.eye(5, 6) > 0, -torch.inf)
+    hidden[2] = -torch.inf
+    assert torch.autograd.gradcheck(lambda *a: sdpa(*a, hidden, enable_gqa=True), (q, k, v))
+    alibi, sink, (bias,) = torch.rand(4, dtype=double), torch.rand(4, dtype=double), draw((5, 6), dtype=double)
+
+    def everything(q, k, v, bias, alibi, sink):
+        return attn.torch.attention(q, k, v, bias=bias, alibi=alibi, sink=sink, causal=True, align="bottom_right", window=(3, None),
+                                    key_count=[6, 5], softcap=2.0, scale=0.4, return_lse=True)
+
+    assert torch.autograd.gradcheck(everything, (q, k, v, *learn((bias, alibi, sink))))
+    assert torch.autograd.gradcheck(lambda *a: attn.torch.attention(*a, return_lse=True)[1], (q, k, v)), "lse alone"
+
+
+def test_only_what_is_asked_for():
+    q, k, v = draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6))
+    (v,) = learn([v])
+    sdpa(q, k, v, enable_gqa=True).sum().backward()
+    assert v.grad is not None and q.grad is None and k.grad is None
+    with torch.no_grad():
+        assert not sdpa(q, k, v, enable_gqa=True).requires_grad
+
+
+def test_hidden_places_have_no_gradient():
+    q, k, v = learn(draw((1, 2, 3, 8), (1, 2, 4, 8), (1, 2, 4, 8)))
+    with torch.no_grad():
+        k[:, :, 3], v[:, :, 3] = torch.nan, torch.inf
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    mask[1], mask[:, 3] = False, False
+    sdpa(q, k, v, mask).sum().backward()
+    assert (q.grad[:, :, 1] == 0).all() and (k.grad[:, :, 3] == 0).all() and (v.grad[:, :, 3] == 0).all()
+    assert all(t.grad.isfinite().all() for t in (q, k, v))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_opcheck_with_gradients(number):
+    args = [x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in list(samples())[number]]
+    args[-2] = None  # the stage of weights, which have no gradient
+    assert set(torch.library.opcheck(torch.ops.attn.attention.default, args).values()) == {"SUCCESS"}
+
+
+def test_compiled_gradients():
+    def loss(q, k, v, bias):
+        return sdpa(q, k, v, bias, enable_gqa=True).square().sum()
+
+    plain, compiled = (learn(draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6), (5, 7))) for _ in range(2))
+    loss(*plain).backward()
+    torch.compile(loss, backend="aot_eager", fullgraph=True)(*compiled).backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain, compiled))
+
+
+def test_what_has_no_gradient():
+    q, k, v = learn(draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6)))
+    out, weights = attn.torch.attention(q, k, v, return_weights="weight")
+    out.sum().backward(retain_graph=True)
+    with pytest.raises(NotImplementedError, match="weights have no gradient"):
+        weights.sum().backward()
+    (first,) = torch.autograd.grad(sdpa(q, k, v, enable_gqa=True).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        first.sum().backward()
+
+
 # ---- MultiheadAttention -----------------------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +456,22 @@ def test_multihead_row_that_sees_nothing():
     _, ours, tensors = layers("batch first")
     out, weights = ours(*tensors, key_padding_mask=torch.ones(3, 7, dtype=torch.bool))
     assert torch.equal(out, ours.out_proj.bias.expand_as(out)) and (weights == 0).all()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_multihead_learns(name):
+    """Gradients of every parameter and of the inputs."""
+    theirs, ours, tensors = layers(name)
+    theirs, ours = theirs.double().train(), ours.double().train()
+    mine, peers = learn(t.double() for t in tensors), learn(t.double() for t in tensors)
+    hide = torch.zeros(3, 7, dtype=torch.bool)
+    hide[1, 4:] = True
+    for layer, inputs in ((ours, mine), (theirs, peers)):
+        layer(*inputs, key_padding_mask=hide, need_weights=layer is ours)[0].square().sum().backward()
+    for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters()):
+        close(a.grad, b.grad, torch.float64, 30.0, name, gradient=True)
+    for a, b in zip(mine, peers):
+        close(a.grad, b.grad, torch.float64, 30.0, "input", gradient=True)
 
 
 def test_inside_a_transformer():
