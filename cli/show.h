@@ -15,7 +15,6 @@ typedef struct show_layer {
     attn_desc       desc;    /* computed: one batch entry of it */
     io_array        stored;  /* (batch, head, query, key) or fewer axes from the left */
     int64_t         heads, kv_heads, queries, keys;
-    io_array        lse; /* computed: (1, head, query) */
 } show_layer;
 
 typedef struct cli_show {
@@ -37,8 +36,8 @@ void show_close(cli_show *s);
  * [heads shown][rows][columns]. */
 int show_map(const cli_show *s, const show_layer *l, int64_t rows, int64_t columns, float *mean, float *largest);
 
-/* The weights of the places from (row, column) on; [heads shown][rows][columns]. */
-int show_values(const cli_show *s, const show_layer *l, int64_t row, int64_t rows, int64_t column, int64_t columns, float *to);
+/* A stage (ATTN_STAGE_*; of a file, its weights) of the places from (row, column) on; [heads shown][rows][columns]. */
+int show_values(const cli_show *s, const show_layer *l, int stage, int64_t row, int64_t rows, int64_t column, int64_t columns, float *to);
 
 /* ---- show.c ------------------------------------------------------------------------------------------------------------------------- */
 

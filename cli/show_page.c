@@ -83,54 +83,62 @@ static region choose_region(const cli_show *s)
     return r;
 }
 
-/* The numbers of the region's rows, [head][row][column]; NULL where an option is not used. */
+/* The numbers of the region's rows, [head][row][column], but SIZE: [key head][column]. NULL where there are none. */
+enum { DOT, SCORE, SHARE, SIZE, CAPPED, BIAS, ALIBI, NUMBERS };
+
+static const char *const number_name[] = {"dot", "score", "share", "size", "capped", "bias", "alibi"};
+
 typedef struct numbers {
-    float    *dot, *score, *capped, *bias, *alibi, *share, *size; /* size: [key head][column] */
-    uint16_t *hidden;                                             /* bits of SEEN_* */
-    json_t   *facts;
+    float    *of[NUMBERS];
+    uint16_t *hidden; /* bits of SEEN_* */
+    json_t   *facts;  /* of each row */
     double    scale;
 } numbers;
 
 static void free_numbers(numbers *n)
 {
-    free(n->dot), free(n->score), free(n->capped), free(n->bias), free(n->alibi), free(n->share), free(n->size), free(n->hidden);
+    for (int k = 0; k < NUMBERS; k++) free(n->of[k]);
+    free(n->hidden);
     json_decref(n->facts);
+}
+
+static int new_numbers(numbers *n, const show_layer *l, const region *r, int64_t count)
+{
+    const attn_desc *d = &l->desc;
+    const int64_t    wanted[NUMBERS] = {[DOT] = count,
+                                        [SCORE] = count,
+                                        [SHARE] = r->explained ? count : 0,
+                                        [SIZE] = r->explained ? l->kv_heads * r->columns : 0,
+                                        [CAPPED] = d->softcap > 0 ? count : 0,
+                                        [BIAS] = d->bias.data ? count : 0,
+                                        [ALIBI] = d->alibi.data && r->explained ? count : 0};
+    int              good = (n->hidden = calloc((size_t)count, sizeof *n->hidden)) != NULL;
+    for (int k = 0; k < NUMBERS; k++) good = (!wanted[k] || (n->of[k] = calloc((size_t)wanted[k], sizeof **n->of))) && good;
+    return good ? CLI_OK : out_fail(CLI_OUTPUT, "no memory for the page");
 }
 
 static void take_row(numbers *n, const cli_row *row, const region *r, int64_t at)
 {
     for (int64_t j = 0; j < r->columns; j++) {
         const row_key *k = &row->key[r->column + j];
-        n->dot[at + j] = (float)k->dot, n->score[at + j] = (float)k->score, n->share[at + j] = (float)k->share;
+        const double   x[NUMBERS] = {k->dot, k->score, k->share, 0, k->capped, k->bias, k->alibi};
+        for (int m = 0; m < NUMBERS; m++)
+            if (n->of[m] && m != SIZE) n->of[m][at + j] = (float)x[m];
+        n->of[SIZE][row->kv_head * r->columns + j] = (float)k->value_size;
         n->hidden[at + j] = (uint16_t)k->hidden;
-        if (n->capped) n->capped[at + j] = (float)k->capped;
-        if (n->bias) n->bias[at + j] = (float)k->bias;
-        if (n->alibi) n->alibi[at + j] = (float)k->alibi;
-        n->size[row->kv_head * r->columns + j] = (float)k->value_size;
     }
-    n->scale = row->scale;
 }
 
+/* Every number of every row, in double precision. */
 static int explain_rows(const cli_show *s, const show_layer *l, const region *r, numbers *n)
 {
-    const attn_desc *d = &l->desc;
-    const size_t     count = (size_t)(s->heads * r->rows * r->columns);
-    memset(n, 0, sizeof *n);
     n->facts = json_array();
-    n->dot = calloc(count, sizeof *n->dot), n->score = calloc(count, sizeof *n->score), n->share = calloc(count, sizeof *n->share);
-    n->hidden = calloc(count, sizeof *n->hidden), n->size = calloc((size_t)(l->kv_heads * r->columns), sizeof *n->size);
-    if (d->softcap > 0) n->capped = calloc(count, sizeof *n->capped);
-    if (d->bias.data) n->bias = calloc(count, sizeof *n->bias);
-    if (d->alibi.data) n->alibi = calloc(count, sizeof *n->alibi);
-    if (!n->dot || !n->score || !n->share || !n->hidden || !n->size || (d->softcap > 0 && !n->capped) || (d->bias.data && !n->bias) ||
-        (d->alibi.data && !n->alibi))
-        return out_fail(CLI_OUTPUT, "no memory for the page");
     for (int64_t h = 0; h < s->heads; h++) {
         json_t *rows = json_array();
         json_array_append_new(n->facts, rows);
         for (int64_t i = 0; i < r->rows; i++) {
             cli_row   row;
-            const int code = row_open(&row, d, 0, s->head[h], r->row + i);
+            const int code = row_open(&row, &l->desc, 0, s->head[h], r->row + i);
             if (!code) {
                 take_row(n, &row, r, (h * r->rows + i) * r->columns);
                 json_array_append_new(rows, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "max", out_json_real(row.max), "sum",
@@ -145,9 +153,41 @@ static int explain_rows(const cli_show *s, const show_layer *l, const region *r,
     return CLI_OK;
 }
 
+/* What a row has without its other keys: scores, as the kernels compute them, and who is hidden. */
+static int survey_rows(const cli_show *s, const show_layer *l, const region *r, numbers *n)
+{
+    const attn_desc *d = &l->desc;
+    int              code = show_values(s, l, ATTN_STAGE_SCALED, r->row, r->rows, r->column, r->columns, n->of[DOT]);
+    if (!code) code = show_values(s, l, ATTN_STAGE_BIASED, r->row, r->rows, r->column, r->columns, n->of[SCORE]);
+    if (!code && n->of[CAPPED]) code = show_values(s, l, ATTN_STAGE_CAPPED, r->row, r->rows, r->column, r->columns, n->of[CAPPED]);
+    for (int64_t h = 0, at = 0; h < s->heads && !code; h++)
+        for (int64_t i = r->row; i < r->row + r->rows; i++)
+            for (int64_t j = r->column; j < r->column + r->columns; j++, at++) {
+                n->of[DOT][at] = n->scale == 0 ? NAN : (float)(n->of[DOT][at] / n->scale);
+                n->hidden[at] = (uint16_t)seen_reasons(d, 0, s->head[h], i, j);
+                if (n->of[BIAS]) n->of[BIAS][at] = (float)seen_bias(d, 0, s->head[h], i, j);
+            }
+    return code;
+}
+
 static void set_floats(json_t *to, const char *name, const float *x, int64_t count)
 {
     if (x) json_object_set_new(to, name, base64(x, (size_t)count * sizeof *x));
+}
+
+static int put_numbers(const cli_show *s, const show_layer *l, const region *r, json_t *layer, json_t *to)
+{
+    const attn_desc *d = &l->desc;
+    const int64_t    count = s->heads * r->rows * r->columns;
+    numbers          n = {.scale = d->scale_given ? d->scale : d->dim ? 1 / sqrt((double)d->dim) : 1};
+    int              code = new_numbers(&n, l, r, count);
+    if (!code) code = r->explained ? explain_rows(s, l, r, &n) : survey_rows(s, l, r, &n);
+    for (int k = 0; k < NUMBERS && !code; k++) set_floats(to, number_name[k], n.of[k], k == SIZE ? l->kv_heads * r->columns : count);
+    if (!code) json_object_set_new(to, "hidden", base64(n.hidden, (size_t)count * sizeof *n.hidden));
+    if (!code && n.facts) json_object_set(to, "facts", n.facts);
+    json_object_set_new(layer, "scale", json_real(n.scale));
+    free_numbers(&n);
+    return code;
 }
 
 static int put_region(const cli_show *s, const show_layer *l, const region *r, json_t *layer)
@@ -156,21 +196,12 @@ static int put_region(const cli_show *s, const show_layer *l, const region *r, j
     json_t *to = json_pack("{s:I, s:I, s:I, s:I}", "row", (json_int_t)r->row, "rows", (json_int_t)r->rows, "column", (json_int_t)r->column,
                            "columns", (json_int_t)r->columns);
     float  *weight = calloc((size_t)count, sizeof *weight);
-    numbers n = {0};
     json_object_set_new(layer, "region", to);
-    int code = weight ? show_values(s, l, r->row, r->rows, r->column, r->columns, weight) : out_fail(CLI_OUTPUT, "no memory for the page");
+    int code = weight ? show_values(s, l, ATTN_STAGE_WEIGHT, r->row, r->rows, r->column, r->columns, weight)
+                      : out_fail(CLI_OUTPUT, "no memory for the page");
     if (!code) set_floats(to, "weight", weight, count);
-    if (!code && r->explained) code = explain_rows(s, l, r, &n);
-    if (!code && r->explained) {
-        set_floats(to, "dot", n.dot, count), set_floats(to, "score", n.score, count), set_floats(to, "share", n.share, count);
-        set_floats(to, "capped", n.capped, count), set_floats(to, "bias", n.bias, count), set_floats(to, "alibi", n.alibi, count);
-        set_floats(to, "size", n.size, l->kv_heads * r->columns);
-        json_object_set_new(to, "hidden", base64(n.hidden, (size_t)count * sizeof *n.hidden));
-        json_object_set(to, "facts", n.facts);
-        json_object_set_new(layer, "scale", json_real(n.scale));
-    }
+    if (!code && l->from) code = put_numbers(s, l, r, layer, to);
     free(weight);
-    free_numbers(&n);
     return code;
 }
 

@@ -39,23 +39,17 @@ static int check_entry(const cli_options *o, int64_t batch)
     return out_fail(CLI_USAGE, "--entry %lld: there are %lld, from 0 on", (long long)o->entry.value, (long long)batch);
 }
 
-/* Runs the entry once: weights and lse. */
-static int compute(show_layer *l)
+/* Takes one entry of the call; its weights are made when they are asked for. */
+static int take_entry(show_layer *l)
 {
     const attn_desc *whole = &l->from->desc;
     attn_error       e;
-    int              code = check_entry(l->from->options, whole->batch);
+    const int        code = check_entry(l->from->options, whole->batch);
     if (code) return code;
+    if (attn_check(whole, &e)) return call_refused(l->from, &e);
     l->desc = entry_of(*whole, l->from->options->entry.value);
-    attn_desc    *d = &l->desc;
-    const int32_t real = d->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
-    const int64_t shape[4] = {1, d->heads, d->queries, d->keys};
-    l->heads = d->heads, l->kv_heads = d->kv_heads, l->queries = d->queries, l->keys = d->keys;
-    if (!convert_new(&l->stored, real, 4, shape) || !convert_new(&l->lse, real, 3, shape))
-        return out_fail(CLI_OUTPUT, "no memory for the weights");
-    d->weights = attn_out_dense(l->stored.data, real, d->heads, d->queries, d->keys);
-    d->lse = (attn_out){l->lse.data, {d->heads * d->queries, d->queries, 1, 0}, 0, real, 0};
-    return attn_run(d, &e) ? call_refused(l->from, &e) : CLI_OK;
+    l->heads = l->desc.heads, l->kv_heads = l->desc.kv_heads, l->queries = l->desc.queries, l->keys = l->desc.keys;
+    return CLI_OK;
 }
 
 static int open_stored(show_layer *l, const cli_options *o, const char *path)
@@ -84,7 +78,7 @@ static int open_tensors(show_layer *l, const cli_options *o)
     const int code = call_open(&l->tensors, o);
     l->from = &l->tensors;
     snprintf(l->name, sizeof l->name, "%.45s, %.45s", base(o->operand[0]), base(o->operand[1]));
-    return code ? code : compute(l);
+    return code ? code : take_entry(l);
 }
 
 static int open_layer(show_layer *l, const cli_options *o)
@@ -97,7 +91,7 @@ static int open_layer(show_layer *l, const cli_options *o)
         snprintf(l->name, sizeof l->name, "%.90s", o->prefix);
     else
         snprintf(l->name, sizeof l->name, "layer %lld", (long long)o->layer.value);
-    return code ? code : compute(l);
+    return code ? code : take_entry(l);
 }
 
 static const char *const forms =
@@ -208,7 +202,7 @@ void show_close(cli_show *s)
         show_layer *l = &s->layer[n];
         if (l->from == &l->tensors) call_close(&l->tensors);
         if (l->from == &l->layer.call) layer_close(&l->layer);
-        io_free(&l->stored), io_free(&l->lse);
+        io_free(&l->stored);
     }
     free(s->layer), free(s->head);
     labels_free(s->key_token, s->key_tokens), labels_free(s->query_token, s->query_tokens);
@@ -216,13 +210,36 @@ void show_close(cli_show *s)
 
 /* ---- weights ---------------------------------------------------------------------------------------------------------------------- */
 
-static int64_t at_row(const show_layer *l, int64_t entry, int64_t head, int64_t i)
+/* The heads shown of a computed layer, through attn_inspect(). */
+static int inspect(const cli_show *s, const show_layer *l, attn_inspect_desc *w)
 {
-    return (l->from ? 0 : entry) * l->stored.stride[0] + head * l->stored.stride[1] + i * l->stored.stride[2];
+    attn_error e;
+    w->heads = s->head, w->head_count = s->heads;
+    return attn_inspect(&l->desc, w, &e) ? call_refused(l->from, &e) : CLI_OK;
 }
 
-int show_values(const cli_show *s, const show_layer *l, int64_t row, int64_t rows, int64_t column, int64_t columns, float *to)
+static int64_t at_row(const show_layer *l, int64_t entry, int64_t head, int64_t i)
 {
+    return entry * l->stored.stride[0] + head * l->stored.stride[1] + i * l->stored.stride[2];
+}
+
+static int compute_values(const cli_show *s, const show_layer *l, int stage, int64_t row, int64_t rows, int64_t column, int64_t columns,
+                          float *to)
+{
+    attn_inspect_desc w = attn_inspect_desc_new();
+    int64_t          *query = calloc((size_t)rows + 1, sizeof *query);
+    if (!query) return out_fail(CLI_OUTPUT, "no memory for the weights");
+    for (int64_t i = 0; i < rows; i++) query[i] = row + i;
+    w.queries = query, w.query_count = rows, w.key_first = column, w.key_count = columns;
+    w.values = attn_out_dense(to, ATTN_F32, s->heads, rows, columns), w.values_stage = stage;
+    const int code = inspect(s, l, &w);
+    free(query);
+    return code;
+}
+
+int show_values(const cli_show *s, const show_layer *l, int stage, int64_t row, int64_t rows, int64_t column, int64_t columns, float *to)
+{
+    if (l->from) return compute_values(s, l, stage, row, rows, column, columns, to);
     for (int64_t n = 0; n < s->heads; n++)
         for (int64_t i = row; i < row + rows; i++) {
             const int64_t at = at_row(l, s->options->entry.value, s->head[n], i);
@@ -242,7 +259,7 @@ static void add_row(const show_layer *l, int64_t at, int64_t columns, double *su
         }
 }
 
-int show_map(const cli_show *s, const show_layer *l, int64_t rows, int64_t columns, float *mean, float *largest)
+static int add_up(const cli_show *s, const show_layer *l, int64_t rows, int64_t columns, float *mean, float *largest)
 {
     double *sum = calloc((size_t)columns + 1, sizeof *sum);
     if (!sum) return out_fail(CLI_OUTPUT, "no memory for the map");
@@ -258,4 +275,14 @@ int show_map(const cli_show *s, const show_layer *l, int64_t rows, int64_t colum
         }
     free(sum);
     return CLI_OK;
+}
+
+int show_map(const cli_show *s, const show_layer *l, int64_t rows, int64_t columns, float *mean, float *largest)
+{
+    if (!l->from) return add_up(s, l, rows, columns, mean, largest);
+    attn_inspect_desc w = attn_inspect_desc_new();
+    w.map_rows = rows, w.map_columns = columns;
+    if (mean) w.map_mean = attn_out_dense(mean, ATTN_F32, s->heads, rows, columns);
+    if (largest) w.map_max = attn_out_dense(largest, ATTN_F32, s->heads, rows, columns);
+    return inspect(s, l, &w);
 }

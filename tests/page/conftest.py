@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import pathlib
+import resource
 import struct
 import subprocess
 
@@ -28,8 +29,10 @@ def browser(tmp_path_factory):
     b.close()
 
 
-def attn(*arguments):
-    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True)
+def attn(*arguments, memory=None):
+    """memory: the bytes of addresses that the command may have."""
+    limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory))) if memory else None
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, preexec_fn=limit)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

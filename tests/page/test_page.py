@@ -296,3 +296,28 @@ def test_pictures_read_back(tmp_path):
         left, top = (int(n) for n in cell.get("d")[1:].split("h")[0].split())
         rgb = [int(cell.get("fill")[n:n + 2], 16) for n in (1, 3, 5)]
         assert np.abs(rgb - want).max() <= 4 and np.abs(picture[top + 8, left + 8] - rgb).max() == 0
+
+
+def test_a_hundred_thousand_tokens(browser, tmp_path):
+    """A dense matrix would be 40 GB; the command may have 4 GiB of addresses, and takes seconds."""
+    page, n = tmp_path / "long.html", 100_000
+    q, k, v = (random(n, 8, seed=seed) for seed in range(3))
+    files = save(tmp_path, q=q, k=k, v=v)
+    attn("show", *files, "--causal", "--window", "300,0", "--html", page, "--png", tmp_path / "long.png", "--region", "90000,89900",
+         memory=4 << 30)
+    assert page.stat().st_size < 12e6
+    data = data_of(page)
+    r, m = data["layers"][0]["region"], data["layers"][0]["map"]
+    assert (r["row"], r["column"]) == (90000, 89900) and m["mean"].shape == (1, 128, 128) and "down-sampled" in data["sampled"]
+    for i in (0, r["rows"] - 1):
+        keys = np.arange(90000 + i - 300, 90000 + i + 1)
+        x = k[keys].astype(float) @ q[90000 + i].astype(float) / np.sqrt(8)
+        row = np.zeros(n)
+        row[keys] = np.exp(x) / np.exp(x).sum()
+        close(r["weight"][0, i], row[89900:89900 + r["columns"]], (np.abs(k[keys]) @ np.abs(q[90000 + i])).max() / np.sqrt(8))
+    assert (m["mean"][0][np.triu_indices(128, 1)] == 0).all() and m["mean"][0].diagonal().min() > 0
+    browser.open(page)
+    browser.run("document.getElementById('zoom').click()")
+    browser.click(*browser.cell(5, 5))
+    assert browser.texts("#row th") == ["key", "q\u00b7k", "scaled", "score", "weight", "hidden by"]
+    quiet(browser, page)
