@@ -164,10 +164,11 @@ static sheet plan(const cli_maps *m)
     s.every = (FONT_BASE * s.scale + s.scale + s.cell) / s.cell; /* rounded up */
     if (s.every * s.cell - s.cell >= FONT_BASE * s.scale + s.scale) s.every--;
     if (s.every < 1) s.every = 1;
+    if (!m->named && n > 40 && s.every < 40 / s.cell) s.every = 40 / s.cell; /* numbers need no more than that */
     s.wide = m->columns * s.cell, s.high = m->rows * s.cell;
     s.left = label_width(m->row_label, m->rows, s.scale), s.above = label_width(m->column_label, m->columns, s.scale);
     s.columns = m->across ? m->across : 1;
-    while (!m->across && s.columns * s.columns * 3 < m->panels * 4) s.columns++; /* about 4 to 3 */
+    while (!m->across && s.columns < m->panels && s.columns * s.columns * 3 < m->panels * 4) s.columns++; /* about 4 to 3 */
     s.rows = (m->panels + s.columns - 1) / s.columns;
     s.panel_width = s.left + 8 + s.wide + 28;
     for (int64_t p = 0; p < m->panels; p++) /* the heading is at least as wide as its place */
@@ -239,7 +240,7 @@ static void draw_scale(const sheet_paper *paper, const sheet *s, int64_t x, int6
         if (s->m->log)
             snprintf(value, sizeof value, "%.2g", at);
         else
-            snprintf(value, sizeof value, i ? "%.2f" : "%.0f", at);
+            snprintf(value, sizeof value, i == 0 ? "%.0f" : top < 0.1 ? "%.2g" : "%.2f", at);
         text(paper, x + 120 * i - text_width(value, 2) / 2, y + 22, 2, 1, value, soft);
     }
 }

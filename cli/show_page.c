@@ -129,7 +129,7 @@ static void take_row(numbers *n, const cli_row *row, const region *r, int64_t at
     }
 }
 
-/* Every number of every row, in double precision. */
+/* Every number of every row, in double precision, stored as f32; max too, so that the largest score less max is 0. */
 static int explain_rows(const cli_show *s, const show_layer *l, const region *r, numbers *n)
 {
     n->facts = json_array();
@@ -141,7 +141,7 @@ static int explain_rows(const cli_show *s, const show_layer *l, const region *r,
             const int code = row_open(&row, &l->desc, 0, s->head[h], r->row + i);
             if (!code) {
                 take_row(n, &row, r, (h * r->rows + i) * r->columns);
-                json_array_append_new(rows, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "max", out_json_real(row.max), "sum",
+                json_array_append_new(rows, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "max", out_json_real((float)row.max), "sum",
                                                       out_json_real(row.sum), "lse", out_json_real(row.lse), "entropy",
                                                       out_json_real(row.entropy), "effective", out_json_real(row.effective), "sink",
                                                       out_json_real(row.sink_weight)));
