@@ -146,7 +146,7 @@ def test_a_mask_means_its_elements(name, padding, monkeypatch):
         want, _ = attn.hf.attention_forward(Layer, q, k, v, elements, scaling=0.5)
         tolerance.check("out", got.numpy(), want.numpy(), np.float64, 8.0)
         assert ((weights != 0) == elements).all()
-        monkeypatch.setattr(attn.hf, "MASK_BYTES", 3 * 2 * keys)  # three queries at a time
+        monkeypatch.setattr(attn._hf_mask, "MASK_BYTES", 3 * 2 * keys)  # three queries at a time
         again, _ = attn.hf.attention_forward(Layer, q, k, v, attn.hf.mask(**how), scaling=0.5)
         assert torch.equal(got, again)
         monkeypatch.undo()
