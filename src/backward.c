@@ -13,8 +13,7 @@ struct step {
     char                            *work;
     void (*piece)(const struct step *s, char *slot, int64_t index);
     int64_t         count;
-    int64_t         batch, head, batches, heads; /* the batch entries and key heads of a round, the first ones and how many */
-    int64_t         round;
+    int64_t         column, round; /* of pairs: the first key head of the bundle that the round belongs to */
     _Atomic int64_t next;
 };
 
@@ -207,7 +206,9 @@ static void pair(const struct step *s, char *slot, int64_t index)
     const struct attn_backward_plan *plan = s->plan;
     const attn_desc                 *d = &plan->run.d;
     const int64_t                    queries = index % plan->strips, keys = (s->round + plan->strips - queries) % plan->strips;
-    const int64_t b = s->batch + index / plan->strips / s->heads, g = s->head + index / plan->strips % s->heads, all = attn_key_count(d, b);
+    const int64_t                    column = s->column + index / plan->strips, inner = plan->one_head ? d->batch : d->kv_heads;
+    const int64_t b = plan->one_head ? column % inner : column / inner, g = plan->one_head ? column / inner : column % inner;
+    const int64_t all = attn_key_count(d, b);
     const int64_t low = strip_at(plan, keys, all, ATTN_TILE), high = strip_at(plan, keys + 1, all, ATTN_TILE);
     const int64_t base = (b * d->kv_heads + g) * plan->head_tasks, end = base + strip_at(plan, queries + 1, plan->head_tasks, 1);
     struct group  groups[ATTN_BLOCKS];
@@ -279,17 +280,28 @@ static void take(struct step *s, void (*piece)(const struct step *s, char *slot,
         s->plan->run.d.executor->parallel_for(s->plan->run.d.executor->context, (int32_t)threads, share, s);
 }
 
+/* A bundle of key heads, round by round: as few as keep all threads busy, so that what they read and sum up stays in cache. Those that share places of
+ * the bias are never in one bundle. */
+static void run_pairs(struct step *s)
+{
+    const struct attn_backward_plan *plan = s->plan;
+    const attn_desc                 *d = &plan->run.d;
+    const int64_t                    columns = plan->run.tasks ? d->batch * d->kv_heads : 0;
+    const int64_t limit = plan->one_batch && plan->one_head ? 1 : plan->one_head ? d->batch : plan->one_batch ? d->kv_heads : columns;
+    const int64_t most = plan->slots == 1 ? 1 : (4 * plan->slots + plan->strips - 1) / plan->strips;
+    for (int64_t n; s->column < columns; s->column += n) {
+        n = limit - s->column % limit < most ? limit - s->column % limit : most;
+        for (s->round = 0; s->round < plan->strips; s->round++) take(s, pair, n * plan->strips);
+    }
+}
+
 void attn_backward_exec(const struct attn_backward_plan *plan, void *work)
 {
     const attn_desc *d = &plan->run.d;
     struct step      s = {.plan = plan, .work = (char *)(((uintptr_t)work + 63) & ~(uintptr_t)63)};
     memset(s.work + plan->dk_sums, 0, plan->place_sums - plan->dk_sums);
     take(&s, prepare, plan->run.tasks);
-    s.batches = plan->one_batch ? 1 : d->batch;
-    s.heads = plan->one_head ? 1 : d->kv_heads;
-    for (s.batch = 0; plan->run.tasks && s.batch < d->batch; s.batch += s.batches)
-        for (s.head = 0; s.head < d->kv_heads; s.head += s.heads)
-            for (s.round = 0; s.round < plan->strips; s.round++) take(&s, pair, s.batches * s.heads * plan->strips);
+    run_pairs(&s);
     if (plan->g.dq.data || plan->bias == ATTN_BIAS_PLACES) take(&s, store, plan->run.tasks);
     if (plan->g.dk.data || plan->g.dv.data) take(&s, store_keys, d->batch * d->kv_heads * ((d->keys + ATTN_TILE - 1) / ATTN_TILE));
     take(&s, store_sums, 1);
