@@ -74,15 +74,16 @@ typedef struct cli_real_pair {
 
 /* All subcommands' options; 0 or NULL is "not given" everywhere. */
 typedef struct cli_options {
-    char        **operand;
-    int           operands;
-    int           help, json, quiet, causal, csv, plan;
-    int           align, stage, dtype, out_dtype, sort; /* index in the option's list of words, counted from 1 */
-    int           from, to, colour, log, largest;       /* from, to, colour: the same */
-    cli_count     heads, kv_heads, dim, value_dim, batch, threads, layer, head, queries, keys, entry, row, why, top, digits, limit;
+    char    **operand;
+    int       operands;
+    int       help, json, quiet, causal, csv, plan;
+    int       align, stage, dtype, out_dtype, sort; /* index in the option's list of words, counted from 1 */
+    int       from, to, colour, log, largest;       /* from, to, colour: the same */
+    cli_count heads, kv_heads, dim, value_dim, batch, threads, layer, head, queries, keys, entry, row, why, top, digits, limit,
+        dropout_seed;
     cli_list      query_offset, query_count, key_count, key_start, tokens, channels, layers;
     cli_pair      window, region;
-    cli_real      scale, softcap;
+    cli_real      scale, softcap, dropout;
     cli_real_pair tolerance;
     const char   *output, *layout, *allow, *hide, *bias, *alibi, *sink, *lse, *weights, *isa;
     const char   *against, *input, *kv_input, *prefix, *png, *svg, *html, *data, *q, *k, *v;

@@ -238,6 +238,10 @@ int operator_apply(cli_call *c)
     d->scale = o->scale.value;
     d->softcap = o->softcap.value;
     if (o->softcap.value < 0) return out_fail(CLI_USAGE, "--softcap %g: takes a number that is not negative; 0 = off", o->softcap.value);
+    d->dropout = o->dropout.value;
+    d->dropout_seed = (uint64_t)o->dropout_seed.value;
+    if (!(d->dropout >= 0 && d->dropout <= 1)) return out_fail(CLI_USAGE, "--dropout %g: takes a rate from 0 (off) to 1", d->dropout);
+    if (o->dropout_seed.given && !o->dropout.given) return out_fail(CLI_USAGE, "--dropout-seed without --dropout: nothing is dropped");
     if (o->allow && o->hide) {
         out_fail(CLI_USAGE, "--allow and --hide are one mask said twice");
         out_fix("join them into one: allow AND NOT hide");

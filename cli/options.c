@@ -125,6 +125,8 @@ static const option_row table[] = {
     {"softcap", 0, REAL, OPERATOR, AT(softcap), 0, 0, NULL, "X", "scores become X * tanh(score / X); 0 = off"},
     {"alibi", 0, TEXT, OPERATOR, AT(alibi), 0, 0, NULL, "S", "slopes per head: default, numbers 0.5,0.25,.. or a file"},
     {"sink", 0, TEXT, OPERATOR, AT(sink), 0, 0, NULL, "S", "one more logit per head in the sum: numbers or a file"},
+    {"dropout", 0, REAL, CLI_RUN, AT(dropout), 0, 0, NULL, "P", "as in training: drop a weight at this rate, 0 (off) to 1"},
+    {"dropout-seed", 0, COUNT, CLI_RUN, AT(dropout_seed), 0, BIG, NULL, "N", "which weights --dropout drops (0)"},
     /* how it runs */
     {"threads", 0, COUNT, OPERATOR | CLI_COST, AT(threads), 1, 1024, NULL, "N",
      "threads (as many as CPUs may be used); the bits do not depend on it"},

@@ -148,6 +148,16 @@ ATTN_API int32_t attn_inspect_work_bytes(const attn_desc *desc, const attn_inspe
     return ATTN_OK;
 }
 
+ATTN_API int32_t attn_dropout_mask(const attn_dropout_block *block, attn_error *error)
+{
+    attn_dropout_block b;
+    fenv_t             caller;
+    enter(&caller);
+    int32_t status = attn_check_dropout(block, &b, error);
+    if (!status) attn_dropout_fill(&b);
+    return leave(&caller, status);
+}
+
 ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error)
 {
     attn_merge_desc d;

@@ -177,6 +177,7 @@ static void meet(const struct step *s, char *slot, struct group *groups, int64_t
         if (at->sees == ATTN_SEES_NONE) continue;
         at->tile.k = shared.k, at->tile.k_step = shared.k_step, at->tile.v = shared.v, at->tile.v_step = shared.v_step;
         at->grad.bend = slot + plan->bend;
+        attn_dropout_tile(&at->task, &at->tile, first);
         kernel->scores(&at->grad, &at->tile);
         if (plan->bias == ATTN_BIAS_PLACES)
             attn_backward_add_places(plan, s->work, &at->task, &at->tile, first, slot + plan->lines, at->grad.ds);

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,10 +33,11 @@ int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...)
 
 /* First versions of the growing structs; a shorter one has never existed. */
 enum {
-    DESC_SIZE_1 = sizeof(attn_desc),
+    DESC_SIZE_1 = offsetof(attn_desc, dropout),
     MERGE_SIZE_1 = sizeof(attn_merge_desc),
     INFO_SIZE_1 = sizeof(attn_plan_info),
     INSPECT_SIZE_1 = sizeof(attn_inspect_desc),
+    DROPOUT_SIZE_1 = sizeof(attn_dropout_block),
     BACKWARD_SIZE_1 = sizeof(attn_backward_desc),
     LARGEST_STRUCT = 65536
 };
@@ -293,6 +295,12 @@ static int32_t check_isa(const char *isa, attn_error *e)
     return ATTN_OK;
 }
 
+static int32_t check_dropout(double rate, attn_error *e)
+{
+    ARG(rate >= 0 && rate <= 1, "dropout is %g, and must be from 0 (off) to 1", rate);
+    return ATTN_OK;
+}
+
 static int32_t check_desc(attn_desc *d, int data, int backward, attn_error *e)
 {
     TRY(check_sizes(d, e));
@@ -304,6 +312,7 @@ static int32_t check_desc(attn_desc *d, int data, int backward, attn_error *e)
     ARG(d->weights_stage >= 0 && d->weights_stage <= ATTN_STAGE_BIASED, "weights_stage is %d, and must be an ATTN_STAGE_ constant, 0 to 3",
         d->weights_stage);
     ARG(d->weights.data || !d->weights_stage || !data, "weights_stage is %d though weights.data is NULL", d->weights_stage);
+    TRY(check_dropout(d->dropout, e));
     ARG(d->reserved == 0, "attn_desc.reserved is %d, and must be 0", d->reserved);
     TRY(check_isa(d->isa, e));
     if (d->executor) {
@@ -456,6 +465,23 @@ int32_t attn_check_backward(const attn_desc *desc, const attn_backward_desc *fro
     ARG(g->reserved == 0, "attn_backward_desc.reserved is %d, and must be 0", g->reserved);
     ARG(g->work || g->work_bytes == 0 || !data, "work is NULL though work_bytes is %zu", g->work_bytes);
     settle_gradients(d, g);
+    return ATTN_OK;
+}
+
+int32_t attn_check_dropout(const attn_dropout_block *from, attn_dropout_block *d, attn_error *e)
+{
+    const int data = 1;
+    attn_fail(e, ATTN_OK, "%s", "");
+    TRY(read_struct(from, d, DROPOUT_SIZE_1, sizeof *d, "attn_dropout_block", e));
+    const int64_t     first[] = {d->batch, d->head, d->query, d->key};
+    const int64_t     count[] = {d->batch_count, d->head_count, d->query_count, d->key_count};
+    const char *const name[] = {"batch", "head", "query", "key"};
+    TRY(check_dropout(d->dropout, e));
+    for (int i = 0; i < 4; i++) {
+        ARG(first[i] >= 0 && first[i] <= (int64_t)1 << 40, "%s is %" PRId64 ", and must be from 0 to 2^40", name[i], first[i]);
+        ARG(count[i] >= 0 && count[i] <= (int64_t)1 << 40, "%s_count is %" PRId64 ", and must be from 0 to 2^40", name[i], count[i]);
+    }
+    TRY(VIEW(d->keep, "keep", 1, 1, 1u << ATTN_BOOL, AXES(count[0], count[1], count[2], count[3])));
     return ATTN_OK;
 }
 

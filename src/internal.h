@@ -9,14 +9,14 @@
 
 /* Where a thread's scratch lies: offsets in bytes from the start of its slot. One map, made in plan.c and nowhere else:
  *
- *   q | s | edit | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | k | v
+ *   q | s | edit | drop | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | k | v
  *
  * each part starts on 64 bytes and is followed by at least 64 bytes that nobody may touch (poisoned under ASAN). */
 struct attn_scratch {
-    size_t q, s, edit, o[2], top[2], sum[2], slope, near, low, high, shift, sink, lse, k, v, bytes;
+    size_t q, s, edit, drop, o[2], top[2], sum[2], slope, near, low, high, shift, sink, lse, k, v, bytes;
 };
 
-enum { ATTN_SCRATCH_PARTS = 18, ATTN_RED_ZONE = 64 };
+enum { ATTN_SCRATCH_PARTS = 19, ATTN_RED_ZONE = 64 };
 
 /* What one run does; read only once made. */
 struct attn_plan {
@@ -58,6 +58,7 @@ enum {
 /* check.c: copies the caller's descriptor (any version) to *to and checks it. data: pointers to data are looked at too. */
 int32_t attn_check_desc(const attn_desc *from, attn_desc *to, int data, attn_error *error);
 int32_t attn_check_info(const attn_plan_info *info, attn_error *error);
+int32_t attn_check_dropout(const attn_dropout_block *from, attn_dropout_block *to, attn_error *error);
 int32_t attn_check_merge(const attn_merge_desc *from, attn_merge_desc *to, attn_error *error);
 int32_t attn_check_inspect(const attn_desc *desc, const attn_inspect_desc *what, attn_desc *to, attn_inspect_desc *what_to, int data,
                            attn_error *error);
@@ -107,6 +108,10 @@ void attn_exec_finish(struct attn_task *t); /* walks all keys and finishes: part
 /* Keys from .. from + count - 1 (of the tensor) of the block's rows at a stage, by part.top, part.sum and the slot's lse. */
 void attn_exec_weights(struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int32_t stage, int64_t from,
                        int64_t count);
+
+/* dropout.c */
+void attn_dropout_tile(const struct attn_task *t, struct attn_tile *tile, int64_t first); /* drop and raise, if anything is dropped */
+void attn_dropout_fill(const attn_dropout_block *block);
 
 /* backward_plan.c */
 /* How the gradient of the bias is summed up. */

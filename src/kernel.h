@@ -62,6 +62,8 @@ struct attn_tile {
     int64_t     k_step, v_step, keys;
     const void *low, *high; /* [rows] whole reals: key j is hidden from the queries with j < low or j >= high; NULL: from none */
     const void *edit;       /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
+    const void *drop;       /* laid out like edit: -inf where a weight is dropped before it meets its value; NULL: nowhere */
+    double      raise;      /* what the other weights are multiplied by then */
 };
 
 /* What a tile of weights adds up to. Lines are as attn_kernel.unload leaves them, each on a multiple of 64 bytes. */
@@ -82,8 +84,6 @@ struct attn_gradient_block {
     void             *bend;        /* [tile keys][rows]: with a cap, its derivative */
     void             *dq;          /* [dim][rows]: sum of ds * key */
     void             *sum, *away;  /* [rows] or NULL: sum of ds over the keys; of ds * |position - key| */
-    const void       *drop;        /* [tile keys][rows] or NULL: -inf where dropped */
-    double            raise;       /* what a weight that was not dropped is multiplied by */
     int64_t           finite;      /* q and d_out hold neither NaN nor infinity */
 };
 

@@ -71,6 +71,7 @@ static void map_scratch(struct attn_plan *plan)
         {&at->q, dim * rows},
         {&at->s, ATTN_TILE * rows},
         {&at->edit, ATTN_TILE * rows},
+        {&at->drop, plan->d.dropout > 0 ? ATTN_TILE * rows : 0},
         {&at->o[0], value_dim * rows},
         {&at->top[0], rows},
         {&at->sum[0], rows},

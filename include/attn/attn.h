@@ -9,7 +9,7 @@
  *     x   = softcap > 0 ? softcap * tanh(x / softcap) : x
  *     s   = x + bias[b,h,i,j] - alibi[b,h] * |p - j'|         p = i + offset[b], j' = j - key_start[b]
  *     lse = ln( sum_j exp(s_j)  + exp(sink[h]) )              the sink only when one is given
- *     out[b,h,i,:] = sum_j exp(s_j - lse) v[b,g,j,:]
+ *     out[b,h,i,:] = sum_j exp(s_j - lse) v[b,g,j,:]          with dropout: of the weights kept, over 1 - dropout
  *
  * Query i may see key j exactly when all of these hold (whatever subset is given, they compose by "and"):
  *
@@ -271,6 +271,11 @@ typedef struct attn_desc {
     const attn_executor *executor;   /* NULL: the calling thread only */
     void                *work;       /* NULL: allocated for the call and freed; else at least attn_work_bytes() bytes, any alignment, */
     size_t               work_bytes; /* not used by another call at the same time; nothing is allocated then */
+
+    /* For training: the rate at which weights are dropped before they meet their values, 0 (off) to 1; see attn_dropout_mask(). The others are
+     * multiplied by 1 / (1 - dropout). lse and weights are those before. */
+    double   dropout;
+    uint64_t dropout_seed, dropout_offset;
 } attn_desc;
 
 /* A descriptor with every field 0 but `size`, which tells the library what the caller was compiled with. Shorter than the first version's
@@ -293,6 +298,48 @@ ATTN_API int32_t attn_check(const attn_desc *desc, attn_error *error);
 /* The bytes that attn_run() with this descriptor needs as `work`, into *bytes. They depend on sizes, dtypes, isa and executor->width. Data
  * pointers, `work` and executor->parallel_for may still be NULL. */
 ATTN_API int32_t attn_work_bytes(const attn_desc *desc, size_t *bytes, attn_error *error);
+
+/* ---- dropout ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Which weights a run or its gradients with dropout keep: any block of them. A weight's fate is the word of a counter-based generator, Philox 4x32-10
+ * (Salmon et al. 2011), and depends on seed, offset and its own batch, head, query and key numbers, and on nothing else: threads, isa, strides, sizes.
+ * Keys are counted as in the tensor k. Two runs with one seed and offset drop the same; a training step takes a new offset or seed. In detail:
+ *
+ *     philox(c0 c1 c2 c3; key) is the generator's block; 64-bit numbers stand for two words, low word first
+ *     A = philox(batch, head; seed)    B = philox(A0A1 xor offset, A2A3 xor query; seed)    C = philox(key / 4, 0; B0B1)
+ *     the weight is kept if word key % 4 of C is at least dropout * 2^32, rounded to nearest
+ *
+ * @example dropout
+ * #include <attn/attn.h>
+ * // keep (queries, keys) of head h of batch entry b, as a run with this desc sees it
+ * int kept(const attn_desc *d, int64_t b, int64_t h, unsigned char *keep)
+ * {
+ *     attn_dropout_block m = attn_dropout_block_new();
+ *     m.dropout = d->dropout, m.seed = d->dropout_seed, m.offset = d->dropout_offset;
+ *     m.batch = b, m.head = h, m.batch_count = m.head_count = 1, m.query_count = d->queries, m.key_count = d->keys;
+ *     m.keep = attn_out_dense(keep, ATTN_BOOL, 1, d->queries, d->keys);
+ *     return attn_dropout_mask(&m, NULL);
+ * }
+ * @end
+ */
+typedef struct attn_dropout_block {
+    size_t   size;    /* set by attn_dropout_block_new() */
+    double   dropout; /* 0 to 1 */
+    uint64_t seed, offset;
+    int64_t  batch, head, query, key; /* the block's first ones, from 0 */
+    int64_t  batch_count, head_count, query_count, key_count;
+    attn_out keep; /* ATTN_BOOL; axes (batch, head, query, key); 1 = kept */
+} attn_dropout_block;
+
+static inline attn_dropout_block attn_dropout_block_new(void)
+{
+    attn_dropout_block b;
+    memset(&b, 0, sizeof b);
+    b.size = sizeof b;
+    return b;
+}
+
+ATTN_API int32_t attn_dropout_mask(const attn_dropout_block *block, attn_error *error);
 
 /* ---- what a call costs ------------------------------------------------------------------------------------------------------------ */
 
@@ -354,12 +401,14 @@ ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info,
 
 /* The gradients of some number L that depends on a run's out and, maybe, lse:
  *
- *     dp[j]    = d_out[i,:] . v[j,:]                          p[j] = exp(s[j] - lse[i]),  all sums over what query i sees
+ *     dp[j]    = r[j] * (d_out[i,:] . v[j,:])                 p[j] = exp(s[j] - lse[i]),  all sums over what query i sees
  *     ds[j]    = p[j] * (dp[j] - d_out[i,:] . out[i,:] + d_lse[i])
  *     dx[j]    = softcap > 0 ? ds[j] * (1 - (c[j] / softcap)^2) : ds[j]                   c[j]: x after the cap
  *     dq[i,:]  = scale * sum_j dx[j] k[j,:]
- *     dk[j,:]  = scale * sum_{h of the group, i} dx[j] q[h,i,:]        dv[j,:] = sum_{h of the group, i} p[j] d_out[h,i,:]
+ *     dk[j,:]  = scale * sum_{h of the group, i} dx[j] q[h,i,:]        dv[j,:] = sum_{h of the group, i} r[j] p[j] d_out[h,i,:]
  *     dbias    = ds         dalibi = - sum_{i,j} |p - j'| ds           dsink = sum_{b,i} exp(sink - lse[i]) (d_lse[i] - d_out[i,:] . out[i,:])
+ *
+ * with r = 1; with dropout 1 / (1 - dropout) for a weight that is kept and 0 for one that is not.
  *
  * Start from attn_backward_desc_new(); what is not given is not computed. An axis of dbias, dalibi or dsink that has stride 0 and more than one entry
  * is summed over: the strides with which the bias itself is broadcast give the gradient in the bias's own shape.

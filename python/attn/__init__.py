@@ -24,8 +24,8 @@ from . import _library
 from ._backward import attention_backward
 from ._explain import Explanation, explain
 from ._layer import Layer
-from ._operator import alibi_slopes, attention, isas, merge, work_bytes
+from ._operator import alibi_slopes, attention, dropout_mask, isas, merge, work_bytes
 
-__all__ = ["attention", "attention_backward", "merge", "alibi_slopes", "isas", "work_bytes", "explain", "Explanation", "Layer", "version"]
+__all__ = ["attention", "attention_backward", "merge", "alibi_slopes", "dropout_mask", "isas", "work_bytes", "explain", "Explanation", "Layer", "version"]
 
 version: str = _library.lib.attn_version_text().decode()

@@ -32,6 +32,14 @@ def integer(name, value, bits=64):
     return value
 
 
+def word(name, value):
+    """An int of 64 bits without a sign."""
+    value = operator.index(value)
+    if not 0 <= value < 1 << 64:
+        raise ValueError("%s is %d, and must be from 0 to 2^64 - 1" % (name, value))
+    return value
+
+
 def floats(name, value):
     x = operand(name, value)
     if x.dtype not in FLOATS:
@@ -205,7 +213,7 @@ class Call:
 
 
 def options(c, bias=None, allow=None, causal=False, align=None, window=None, query_offset=None, query_count=None, key_count=None,
-            key_start=None, scale=None, softcap=0.0, alibi=None, sink=None, isa=None):
+            key_start=None, scale=None, softcap=0.0, alibi=None, sink=None, dropout=0.0, dropout_seed=0, dropout_offset=0, isa=None):
     """The operator's options into c.desc; c.shape, c.real and c.keep are set."""
     d, shape, real, keep = c.desc, c.shape, c.real, c.keep
     if allow is not None:
@@ -238,6 +246,8 @@ def options(c, bias=None, allow=None, causal=False, align=None, window=None, que
         d.scale_given, d.scale = 1, scale
     if softcap:
         d.softcap = softcap
+    if dropout:
+        d.dropout, d.dropout_seed, d.dropout_offset = dropout, word("dropout_seed", dropout_seed), word("dropout_offset", dropout_offset)
     if isa is not None:
         d.isa = str(isa).encode()
 

@@ -27,7 +27,8 @@ class Desc(ctypes.Structure):  # attn_desc
                 + [(n, ctypes.c_double) for n in ("scale", "softcap")]
                 + [(n, View) for n in ("lse", "weights")]
                 + [("weights_stage", ctypes.c_int32), ("reserved", ctypes.c_int32), ("isa", ctypes.c_char_p),
-                   ("executor", ctypes.c_void_p), ("work", ctypes.c_void_p), ("work_bytes", ctypes.c_size_t)])
+                   ("executor", ctypes.c_void_p), ("work", ctypes.c_void_p), ("work_bytes", ctypes.c_size_t),
+                   ("dropout", ctypes.c_double), ("dropout_seed", ctypes.c_uint64), ("dropout_offset", ctypes.c_uint64)])
 
 
 class LayerDesc(ctypes.Structure):  # attn_layer_desc
@@ -54,6 +55,12 @@ class MergeDesc(ctypes.Structure):  # attn_merge_desc
     _fields_ = [("size", ctypes.c_size_t), ("batch", ctypes.c_int64), ("heads", ctypes.c_int64), ("queries", ctypes.c_int64),
                 ("value_dim", ctypes.c_int64), ("parts", ctypes.c_int64), ("part_out", ctypes.POINTER(View)),
                 ("part_lse", ctypes.POINTER(View)), ("out", View), ("lse", View)]
+
+
+class DropoutBlock(ctypes.Structure):  # attn_dropout_block
+    _fields_ = ([("size", ctypes.c_size_t), ("dropout", ctypes.c_double), ("seed", ctypes.c_uint64), ("offset", ctypes.c_uint64)]
+                + [(n, ctypes.c_int64) for n in ("batch", "head", "query", "key")]
+                + [(n + "_count", ctypes.c_int64) for n in ("batch", "head", "query", "key")] + [("keep", View)])
 
 
 class BackwardDesc(ctypes.Structure):  # attn_backward_desc
@@ -84,6 +91,7 @@ def load():
             ("attn_check", ctypes.c_int32, ctypes.POINTER(Desc), error),
             ("attn_work_bytes", ctypes.c_int32, ctypes.POINTER(Desc), ctypes.POINTER(ctypes.c_size_t), error),
             ("attn_backward", ctypes.c_int32, ctypes.POINTER(Desc), ctypes.POINTER(BackwardDesc), error),
+            ("attn_dropout_mask", ctypes.c_int32, ctypes.POINTER(DropoutBlock), error),
             ("attn_merge", ctypes.c_int32, ctypes.POINTER(MergeDesc), error),
             ("attn_alibi_slopes", ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, error),
             ("attn_pool_new", ctypes.c_void_p, ctypes.c_int32, error),

@@ -18,8 +18,8 @@ def attention(q: Array, k: Array, v: Array, *, bias: Optional[Array] = None, all
               align: Optional[str] = None, window: Optional[Window] = None, query_offset: Optional[Ints] = None,
               query_count: Optional[Ints] = None, key_count: Optional[Ints] = None, key_start: Optional[Ints] = None,
               scale: Optional[float] = None, softcap: float = 0.0, alibi: Optional[Array] = None, sink: Optional[Array] = None,
-              out: Optional[Array] = None, return_lse: bool = False, return_weights: Optional[str] = None, isa: Optional[str] = None,
-              threads: Optional[int] = None) -> Any:
+              dropout: float = 0.0, dropout_seed: int = 0, dropout_offset: int = 0, out: Optional[Array] = None, return_lse: bool = False,
+              return_weights: Optional[str] = None, isa: Optional[str] = None, threads: Optional[int] = None) -> Any:
     """softmax(scale q k^T + bias, over the keys that may be seen) v.
 
     q is (batch, heads, queries, dim), k is (batch, kv_heads, keys, dim), v is (batch, kv_heads, keys, value_dim), out is (batch, heads,
@@ -50,6 +50,8 @@ def attention(q: Array, k: Array, v: Array, *, bias: Optional[Array] = None, all
     scale: 1 / sqrt(dim) when None. softcap: c * tanh(score / c), 0 = off.
     alibi: slopes, (heads,) or (batch, heads). sink: one logit a head, (heads,). These, and a bias given as a number or list, are
     converted to float32 (float64 with float64 inputs).
+    dropout: the rate at which weights are dropped before they meet the values, for training; the others are raised by 1 / (1 - dropout).
+    dropout_mask() tells which ones dropout_seed and dropout_offset keep. lse and weights are those before.
     out: an array to write into, through its strides; also float32 for 16-bit inputs; must not overlap an input.
     return_lse: also the logarithm of each softmax's sum, (batch, heads, queries).
     return_weights: also a stage of the weights, (batch, heads, queries, keys): "weight", "scaled", "capped" or "biased". That is a matrix
@@ -64,7 +66,7 @@ def attention(q: Array, k: Array, v: Array, *, bias: Optional[Array] = None, all
     """
     c = _describe.describe(q, k, v, bias=bias, allow=allow, causal=causal, align=align, window=window, query_offset=query_offset,
                            query_count=query_count, key_count=key_count, key_start=key_start, scale=scale, softcap=softcap, alibi=alibi,
-                           sink=sink, isa=isa, threads=threads)
+                           sink=sink, dropout=dropout, dropout_seed=dropout_seed, dropout_offset=dropout_offset, isa=isa, threads=threads)
     rows = c.q.shape[:-1]
     results = [c.result("out", rows + c.v.shape[-1:], c.q.dtype, out)]
     if return_lse:
@@ -120,6 +122,28 @@ def merge(outs: Sequence[Array], lses: Sequence[Array], *, out: Optional[Array] 
     d.out, d.lse = _describe.view(to), _describe.view(lse_to, missing=1)
     _library.call(_library.lib.attn_merge, ctypes.byref(d))
     return _arrays.finish(kind, out), _arrays.finish(kind, lse)
+
+
+def dropout_mask(dropout: float, shape: Sequence[int], *, seed: int = 0, offset: int = 0, first: Sequence[int] = (0, 0, 0, 0)) -> np.ndarray:
+    """Which weights attention() with dropout keeps: bool (batch, heads, queries, keys) of that shape, from the numbers in `first` on.
+
+    A weight's fate depends on seed, offset and its own batch, head, query and key numbers, and on nothing else.
+
+    >>> import attn
+    >>> keep = attn.dropout_mask(0.25, (1, 2, 100, 100), seed=7)
+    >>> bool(abs(keep.mean() - 0.75) < 0.02)
+    True
+    >>> bool((attn.dropout_mask(0.25, (1, 1, 3, 5), seed=7, first=(0, 1, 10, 20)) == keep[:, 1:, 10:13, 20:25]).all())
+    True
+    """
+    if len(shape) != 4 or len(first) != 4:
+        raise ValueError("shape and first must have 4 entries: (batch, heads, queries, keys)")
+    keep = np.empty([max(_describe.integer("shape", n), 0) for n in shape], bool)
+    b = _library.DropoutBlock(ctypes.sizeof(_library.DropoutBlock), dropout, _describe.word("seed", seed), _describe.word("offset", offset),
+                              *(_describe.integer("first", n) for n in first), *(_describe.integer("shape", n) for n in shape))
+    b.keep = _describe.view(_arrays.of_numpy(keep))
+    _library.call(_library.lib.attn_dropout_mask, ctypes.byref(b))
+    return keep
 
 
 def alibi_slopes(heads: int) -> np.ndarray:

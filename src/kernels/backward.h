@@ -73,7 +73,7 @@ FN FORCE void piece_vector(const struct attn_gradient_block *g, const struct att
     const struct attn_block *b = &g->b;
     struct editing           e = editing_make(b, t, ATTN_UPTO_BIASED);
     const int                capped = e.capped, hiding = e.edit || (e.low && p->ranged);
-    const vec                zero = v_set(0), one = v_set(1), raise = v_set((real)g->raise), hide = v_set(-(real)INFINITY);
+    const vec                zero = v_set(0), one = v_set(1), raise = v_set((real)t->raise), hide = v_set(-(real)INFINITY);
     const struct lanes       l = {e.slope ? v_load(e.slope + v * LANES) : zero, e.slope ? v_load(e.near + v * LANES) : zero,
                             e.low ? v_load(e.low + v * LANES) : zero,     e.low ? v_load(e.high + v * LANES) : zero,
                             v_load((const real *)g->lse + v * LANES),     v_load((const real *)g->delta + v * LANES)};
@@ -91,9 +91,9 @@ FN FORCE void piece_vector(const struct attn_gradient_block *g, const struct att
         }
         x = edit_score(&e, x, key, add, l.slope, l.near, l.low, l.high);
         vec w = exp2_plain(v_sub(x, l.lse)), hidden = hiding ? hidden_places(&e, &l, key, add) : zero;
-        if (g->drop) dp = v_pick(v_eq(v_load((const real *)g->drop + at), hide), zero, times(dp, raise));
+        if (t->drop) dp = v_pick(v_eq(v_load((const real *)t->drop + at), hide), zero, times(dp, raise));
         vec ds = times(w, v_sub(dp, l.delta));
-        if (g->drop) w = v_pick(v_eq(v_load((const real *)g->drop + at), hide), zero, times(w, raise));
+        if (t->drop) w = v_pick(v_eq(v_load((const real *)t->drop + at), hide), zero, times(w, raise));
         if (hiding) {
             w = v_pick(v_eq(hidden, zero), w, v_set(-(real)0.0));
             ds = v_pick(v_eq(hidden, zero), ds, zero);

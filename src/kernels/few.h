@@ -247,6 +247,12 @@ FN void few_scores(const struct attn_block *b, const struct attn_tile *t, int32_
     for (int64_t r = 0; upto != ATTN_UPTO_SCALED && r < b->m; r++) few_edit(b, t, upto, r, 0, t->keys);
 }
 
+FN void few_drop(const struct attn_block *b, const struct attn_tile *t, int64_t r, int64_t from, int64_t to)
+{
+    for (int64_t at = r * ATTN_TILE + from; at < r * ATTN_TILE + to; at += LANES)
+        v_store((real *)b->s + at, dropped(v_load((const real *)b->s + at), v_load((const real *)t->drop + at), v_set((real)t->raise)));
+}
+
 FN void few_step(const struct attn_block *b, const struct attn_tile *t)
 {
     int64_t from = t->low ? t->keys : 0, to = t->low ? 0 : t->keys;
@@ -263,6 +269,7 @@ FN void few_step(const struct attn_block *b, const struct attn_tile *t)
     for (int64_t r = 0; r < b->m; r++) {
         if (edited) few_edit(b, t, ATTN_UPTO_BIASED, r, from, to);
         hidden |= few_weigh(b, r, from, to, factor);
+        if (t->drop) few_drop(b, t, r, from, to);
     }
     few_values(b, t, from, to, factor, hidden);
 }

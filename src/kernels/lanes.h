@@ -131,6 +131,13 @@ FN FORCE vec weight_of(vec s, vec top, vec inverse, int32_t upto)
     return v_pick(v_eq(s, v_set(-(real)INFINITY)), v_set(0), times(exp2_plain(v_sub(s, top)), inverse));
 }
 
+/* A weight before it meets its value; hidden ones stay as they are. */
+FN FORCE vec dropped(vec w, vec drop, vec raise)
+{
+    const vec zero = v_set(0), all = v_pick(v_eq(drop, v_set(-(real)INFINITY)), zero, times(w, raise));
+    return v_pick(v_eq(w, zero), w, all);
+}
+
 /* ---- the end of a row ------------------------------------------------------------------------------------------------------------- */
 
 /* A row gets a shift of 24, which leaves room for 2^24 values of the largest size, if its o left the range though its sum did not. wild: the sum over

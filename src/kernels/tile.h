@@ -413,11 +413,18 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
     return 1;
 }
 
+/* Weights of vector v, their sum taken, before they meet their values. */
+FN void drop_weights(const struct attn_block *b, const struct attn_tile *t, int v, int64_t from, int64_t to)
+{
+    for (int64_t at = from * ROWS + v * LANES; at < to * ROWS; at += ROWS)
+        v_store((real *)b->s + at, dropped(v_load((const real *)b->s + at), v_load((const real *)t->drop + at), v_set((real)t->raise)));
+}
+
 FN void step(const struct attn_block *b, const struct attn_tile *t)
 {
     const int edited = t->edit || b->slope || b->cap > 0;
     real      factor[ROWS] __attribute__((aligned(64)));
-    if (!edited && !t->low && !b->shifted && step_fused(b, t)) return;
+    if (!edited && !t->low && !b->shifted && !t->drop && step_fused(b, t)) return;
     if (t->low) { /* vector by vector, each with the keys it sees: a diagonal costs half */
         for (int v = 0; v < VECTORS(b); v++) {
             struct stretch s;
@@ -426,6 +433,7 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
             edit_scores(b, t, ATTN_UPTO_BIASED, v, s.from, edited ? s.to : s.clear);
             if (!edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, s.clear_end, s.to);
             if (weigh(b, v, &s, factor)) s.clear = s.clear_end;
+            if (t->drop) drop_weights(b, t, v, s.from, s.to);
             value_channels(b, t, factor + v * LANES, v, 1, &s);
         }
         return;
@@ -435,6 +443,7 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
     for (int v = 0, hidden = 0; v < VECTORS(b); v++) {
         if (edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, t->keys);
         hidden |= weigh(b, v, &all, factor);
+        if (t->drop) drop_weights(b, t, v, 0, t->keys);
         if (hidden && v == VECTORS(b) - 1) all.clear = all.clear_end;
     }
     value_channels(b, t, factor, 0, VECTORS(b), &all);

@@ -40,8 +40,8 @@ def test_the_signature():
     plain = plain.replace(parameters=[p.replace(annotation=p.empty) for p in plain.parameters.values()], return_annotation=plain.empty)
     assert str(plain) == (
         "(q, k, v, *, bias=None, allow=None, causal=False, align=None, window=None, query_offset=None, query_count=None, key_count=None, "
-        "key_start=None, scale=None, softcap=0.0, alibi=None, sink=None, out=None, return_lse=False, return_weights=None, isa=None, "
-        "threads=None)")
+        "key_start=None, scale=None, softcap=0.0, alibi=None, sink=None, dropout=0.0, dropout_seed=0, dropout_offset=0, out=None, return_lse=False, "
+        "return_weights=None, isa=None, threads=None)")
 
 
 def test_worked_numbers():
@@ -65,7 +65,8 @@ def test_the_descriptors_are_the_headers(tmp_path):
     assert compiler, "no C compiler"
     library = attn._library
     structs = {"attn_in": library.View, "attn_out": library.View, "attn_error": library.Error, "attn_desc": library.Desc,
-               "attn_merge_desc": library.MergeDesc, "attn_backward_desc": library.BackwardDesc, "attn_layer_desc": library.LayerDesc,
+               "attn_merge_desc": library.MergeDesc, "attn_backward_desc": library.BackwardDesc,
+               "attn_dropout_block": library.DropoutBlock, "attn_layer_desc": library.LayerDesc,
                "attn_layer_load_options": library.LayerLoadOptions, "attn_layer_checkpoint": library.LayerCheckpoint}
     lines = ['printf("%s.%s %%zu\\n", offsetof(%s, %s));' % (s, f, s, f) for s, c in structs.items() for f, _ in c._fields_]
     lines += ['printf("%s %%zu\\n", sizeof(%s));' % (s, s) for s in structs]
