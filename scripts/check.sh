@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.." || exit 1
 # What installs hundreds of megabytes is asked for by name.
 asked='frameworks'
 # Cheap ones first: a fault should show early.
-order='style format direction gcc symbols headers ctest examples python page wheel plain install man bench clang aarch64 oldx86 asan tsan fuzz'
+order='style format direction gcc symbols headers ctest examples python page wheel plain install man bench clang loops aarch64 oldx86 asan tsan fuzz'
 
 sentence() { sed -n '2s/^# //p' "scripts/checks/$1.sh"; }
 

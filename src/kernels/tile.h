@@ -58,6 +58,14 @@ static FORCE real pick_row(const real *k, const real *k4, const real *k8, int64_
     return i % 4 == 3 ? at[step3] : at[i % 4 * step];
 }
 
+/* clang fetches the number of the next key or channel (by the address `next`) while it still needs the last one (y), which is one register more than the
+ * 16 of AVX2, and so it moves accumulators to the stack and back: 23.2 ms in place of 11.0 for 2 heads x 1024 x 1024 x 128. */
+#if defined(__clang__) && defined(__x86_64__) && NV * NB + NV + 1 == 16
+#define IN_TURN(next, y, sum) __asm__ volatile("" : "+r"(next), "+x"(y) : "x"(sum))
+#else
+#define IN_TURN(next, y, sum) (void)0
+#endif
+
 /* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
  * weights against its reference while they are there. */
 FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
@@ -79,6 +87,7 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
             vec y = v_set(pick_row(k, k4, k8, step, step3, i));
 #pragma GCC unroll 4
             for (int v = 0; v < nv; v++) acc[i][v] = v_fma(x[v], y, acc[i][v]);
+            IN_TURN(step, y, acc[i][nv - 1]);
         }
     }
     if (!totals) {
@@ -138,6 +147,7 @@ FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t s
             vec y = v_set(x[j * step + i]);
 #pragma GCC unroll 4
             for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_fma_seen(w[v], y, acc[i][v]) : v_fma(w[v], y, acc[i][v]);
+            if (!hidden) IN_TURN(x, y, acc[i][nv - 1]);
         }
     }
 }
