@@ -6,6 +6,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* These look at the scores of hidden keys too. */
+#define NEEDS_HIDDEN (TWIST_CAP_LAST | TWIST_ZERO_SCORE | TWIST_LATE | TWIST_STAGE_SCALED | TWIST_STAGE_CAPPED)
+
 /* ---- rows gone wrong ----------------------------------------------------------------------------------------------------------------- */
 
 static void twist_scores(cli_row *r, unsigned twist)
@@ -85,7 +88,7 @@ static int over_heads(const cli_row *r, double *lse)
     for (int64_t h = 0; h < r->desc->heads; h++) {
         cli_row   other;
         const int code = row_begin(&other, r->desc, r->batch, h, r->query);
-        if (!code) row_see(&other), row_score(&other);
+        if (!code) row_see(&other), row_score(&other, 0);
         for (int64_t j = 0; j < r->desc->keys && !code; j++) {
             const double s = other.key[j].score, top = fmax(s, lse[j]);
             if (top > -INFINITY) lse[j] = top + log(exp(s - top) + exp(lse[j] - top));
@@ -113,8 +116,8 @@ static void narrow_sums(cli_row *r, int32_t dtype)
     for (int64_t j = 0; j < r->desc->keys; j++) {
         row_key *k = &r->key[j];
         double   dot = 0;
-        for (int64_t c = 0; c < r->desc->dim; c++) dot = convert_rounded(dot + row_q(r, c) * row_k(r, j, c), dtype);
         if (k->hidden) continue;
+        for (int64_t c = 0; c < r->desc->dim; c++) dot = convert_rounded(dot + row_q(r, c) * row_k(r, j, c), dtype);
         const double scaled = convert_rounded(r->scale * dot, dtype);
         k->score += scaled - k->scaled;
         k->exp = convert_rounded(exp(k->score - r->max), dtype);
@@ -137,7 +140,7 @@ static int compute(cli_row *r, const attempt *t, const int64_t at[3])
     if (twist & TWIST_SINK) r->sink = 0;
     row_see(r);
     for (int64_t j = 0; j < t->desc.keys && twist & TWIST_INVERTED; j++) r->key[j].hidden ^= 1 << SEEN_MASK;
-    row_score(r);
+    row_score(r, (twist & NEEDS_HIDDEN) != 0);
     twist_scores(r, twist);
     row_soften(r);
     if (r->sum == 0) twist_empty(r, twist);

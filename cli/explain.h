@@ -36,12 +36,14 @@ typedef struct cli_row {
 int  row_open(cli_row *r, const attn_desc *d, int64_t batch, int64_t head, int64_t query);
 void row_close(cli_row *r);
 
-/* Its steps, for those who change something in between: memory and positions, who is seen, scores, softmax, output. */
+/* Its steps, for those who change something in between: memory and positions, who is seen, scores (of hidden keys too or not), softmax, output,
+ * the keys' parts of it. */
 int  row_begin(cli_row *r, const attn_desc *d, int64_t batch, int64_t head, int64_t query);
 void row_see(cli_row *r);
-void row_score(cli_row *r);
+void row_score(cli_row *r, int hidden);
 void row_soften(cli_row *r);
 void row_mix(cli_row *r);
+void row_share(cli_row *r);
 
 double      row_q(const cli_row *r, int64_t channel); /* one element of the inputs */
 double      row_k(const cli_row *r, int64_t key, int64_t channel);

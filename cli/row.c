@@ -79,13 +79,15 @@ void row_see(cli_row *r)
     }
 }
 
-void row_score(cli_row *r)
+void row_score(cli_row *r, int hidden)
 {
     const attn_desc *d = r->desc;
     r->terms = 0;
     for (int64_t j = 0; j < d->keys; j++) {
         row_key    *k = &r->key[j];
         long double dot = 0, size = 0;
+        k->score = -INFINITY;
+        if (k->hidden && !hidden) continue;
         for (int64_t c = 0; c < d->dim; c++) {
             const long double term = (long double)row_q(r, c) * row_k(r, j, c);
             dot += term, size += fabsl(term);
@@ -95,8 +97,9 @@ void row_score(cli_row *r)
         k->capped = d->softcap > 0 ? d->softcap * tanh(k->scaled / d->softcap) : k->scaled;
         k->bias = seen_bias(d, r->batch, r->head, r->query, j);
         k->alibi = d->alibi.data ? -r->slope * fabs((double)row_distance(r, j)) : 0;
-        k->score = k->hidden ? -INFINITY : k->capped + k->bias + k->alibi;
-        if (!k->hidden) r->terms = fmax(r->terms, fabs(r->scale) * (double)size + fabs(k->bias) + fabs(k->alibi));
+        if (k->hidden) continue;
+        k->score = k->capped + k->bias + k->alibi;
+        r->terms = fmax(r->terms, fabs(r->scale) * (double)size + fabs(k->bias) + fabs(k->alibi));
     }
 }
 
@@ -134,23 +137,27 @@ void row_soften(cli_row *r)
 
 void row_mix(cli_row *r)
 {
-    const attn_desc *d = r->desc;
-    long double      square = 0;
-    for (int64_t c = 0; c < d->value_dim; c++) {
+    for (int64_t c = 0; c < r->desc->value_dim; c++) {
         long double x = 0, size = 0;
-        for (int64_t j = 0; j < d->keys; j++) {
+        for (int64_t j = 0; j < r->desc->keys; j++) {
             if (r->key[j].weight == 0) continue;
             const long double part = (long double)r->key[j].weight * row_v(r, j, c);
             x += part, size += fabsl(part);
         }
         r->out[c] = (double)x;
         r->mixed = fmax(r->mixed, (double)size);
-        square += x * x;
     }
-    for (int64_t j = 0; j < d->keys; j++) {
+}
+
+void row_share(cli_row *r)
+{
+    const int64_t channels = r->desc->value_dim;
+    long double   square = 0;
+    for (int64_t c = 0; c < channels; c++) square += (long double)r->out[c] * r->out[c];
+    for (int64_t j = 0; j < r->desc->keys; j++) {
         row_key    *k = &r->key[j];
         long double size = 0, along = 0;
-        for (int64_t c = 0; c < d->value_dim; c++) {
+        for (int64_t c = 0; c < channels; c++) {
             const long double v = row_v(r, j, c);
             size += v * v, along += v * r->out[c];
         }
@@ -164,7 +171,7 @@ int row_open(cli_row *r, const attn_desc *d, int64_t batch, int64_t head, int64_
 {
     const int code = row_begin(r, d, batch, head, query);
     if (code) return code;
-    row_see(r), row_score(r), row_soften(r), row_mix(r);
+    row_see(r), row_score(r, 1), row_soften(r), row_mix(r), row_share(r);
     return CLI_OK;
 }
 

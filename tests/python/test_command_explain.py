@@ -1,11 +1,13 @@
 """attn explain: its JSON and .csv are read back; numbers against double precision, reasons against the library, printed sums by hand.
 SPDX-License-Identifier: MIT
 """
+import base64
 import csv
 import io
 import json
 import os
 import re
+import struct
 import subprocess
 from decimal import Decimal
 
@@ -211,6 +213,34 @@ def test_layer_and_tokens():
                           "--top", "1"))
     assert (said["token"], said["keys"][0]["token"]) == ("missing", "charge")
     assert round(said["keys"][0]["weight"], 3) == 0.609  # what PyTorch computed, as the README says
+
+
+@testdata.needs_data
+def test_every_row_of_a_trained_gpt(tmp_path):
+    """The layer's stored scores, weights and outputs, which another system computed, row by row."""
+    def load(name, keys=None):
+        with open(testdata.data("real", "nano-gpt-sort", "gpt-nano-sort-%s.json" % name), encoding="utf-8") as file:
+            return {key: np.frombuffer(base64.b64decode(t["data"]), np.float32).reshape(t["shape"])
+                    for key, t in json.load(file).items() if isinstance(t, dict) and "data" in t and (not keys or keys in key)}
+    weights, made = load("model", "h.0.attn.c_"), load("t0-partials")
+    header, data = {"__metadata__": {"num_attention_heads": "3"}}, b""
+    for name, array in weights.items():
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (tmp_path / "gpt.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    np.save(tmp_path / "x.npy", made["ln1"])
+    (tmp_path / "tokens.txt").write_text("".join("letter %d\n" % n for n in range(11)), encoding="utf-8")
+    for b, h, i in [(0, 0, 10), (1, 1, 4), (2, 2, 7), (0, 2, 0)]:
+        said = json.loads(run(str(tmp_path / "gpt.safetensors"), "--layer", "0", "--heads", "3", "--input", str(tmp_path / "x.npy"), "--causal", "--json",
+                              "--tokens", str(tmp_path / "tokens.txt"), "--entry", str(b), "--head", str(h), "--row", str(i)))
+        assert said["token"] == "letter %d" % i and [k["hidden_by"] for k in said["keys"]] == [[]] * (i + 1) + [["causal"]] * (10 - i)
+        weight = np.array([k["weight"] for k in said["keys"]], np.float32)
+        size = (np.abs(made["k"][b, h, :i + 1]) @ np.abs(made["q"][b, h, i])).max() / 4
+        tolerance.check("weights", weight, made["attSm"][b, h, i], np.float32, size)
+        tolerance.check("output", np.array(said["output"], np.float32), made["y"][b, i, 16 * h:16 * h + 16], np.float32, size)
+        assert all(check["ok"] for check in said["check"])
 
 
 def test_nothing_is_seen(tmp_path):
