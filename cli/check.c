@@ -253,7 +253,7 @@ static void put_part(json_t *o, const part *p)
     json_object_set_new(o, "hint", pattern(p) ? json_string(pattern(p)) : json_null());
 }
 
-static int report_json(const check *k)
+static json_t *as_json(const check *k)
 {
     json_t *result = out_json_open("check"), *found = json_array();
     for (int n = 0; n < PARTS; n++) {
@@ -267,7 +267,7 @@ static int report_json(const check *k)
     json_object_set_new(result, "causes", found);
     json_object_set_new(result, "causes_tried", json_integer(k->tried));
     json_object_set_new(result, "rows_sampled", json_integer(k->sampled));
-    return out_json(result);
+    return result;
 }
 
 /* Places are said in the axes of the operator; c is the channel of one head, or the key. */
@@ -305,6 +305,27 @@ static void report(const check *k)
         printf("cause         no known cause: %d were tried on %d rows\n", k->tried, k->sampled);
 }
 
+/* The call's own results, how far the others are from them, and why; 1 into *wrong where they differ. */
+static int check_run(check *k, int *wrong)
+{
+    int code = call_run(&k->call);
+    *wrong = 0;
+    if (!code) code = compare(k);
+    for (int n = 0; n < PARTS && !code; n++) *wrong |= k->part[n].d.wrong != 0;
+    if (!code && *wrong) code = find_causes(k);
+    return code;
+}
+
+json_t *check_call(const cli_call *call, const cli_view want[3])
+{
+    check   k = {.call = *call, .step = 1};
+    int     wrong;
+    json_t *result = NULL;
+    for (int n = 0; n < PARTS; n++) k.part[n].want = want[n], k.part[n].check = &k;
+    if (!check_run(&k, &wrong)) result = as_json(&k);
+    return result;
+}
+
 int check_main(const cli_options *o)
 {
     const char *const path[] = {o->against, o->against_lse, o->against_weights};
@@ -313,12 +334,9 @@ int check_main(const cli_options *o)
         return out_fail(CLI_USAGE, "--against OUT is missing: the result to compare with (or --against-lse F, --against-weights F)");
     int code = call_open(&k.call, o), wrong = 0;
     for (int n = 0; n < PARTS && !code; n++) code = read_part(&k, n, path[n]);
-    if (!code) code = call_run(&k.call);
-    if (!code) code = compare(&k);
-    for (int n = 0; n < PARTS && !code; n++) wrong |= k.part[n].d.wrong != 0;
-    if (!code && wrong) code = find_causes(&k);
+    if (!code) code = check_run(&k, &wrong);
     if (!code && o->json)
-        code = report_json(&k);
+        code = out_json(as_json(&k));
     else if (!code)
         report(&k);
     for (int n = 0; n < PARTS; n++) io_free(&k.part[n].want.array);

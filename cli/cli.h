@@ -117,13 +117,14 @@ void out_name(const char *subcommand, int quiet);
 int  out_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3))); /* the sentence; returns code */
 void out_read(const char *format, ...) __attribute__((format(printf, 1, 2)));           /* "  read: ..." after a failure */
 void out_fix(const char *format, ...) __attribute__((format(printf, 1, 2)));            /* "  fix: ..." after a failure */
-void out_note(const char *format, ...) __attribute__((format(printf, 1, 2)));           /* progress; nothing with --quiet */
-int  out_io(const io_error *e);                                                         /* a reader's or writer's failure */
-int  out_library(const attn_error *e);                                                  /* the library's failure */
-int  out_finish(int code);                                                              /* flushes stdout; CLI_OUTPUT if that failed */
-int  out_colour(void);                            /* 1 when stdout is a terminal and nothing forbids colour */
-int  out_json(json_t *result);                    /* prints and releases; NULL is "no memory" */
-void out_thousands(char text[32], int64_t value); /* 1,234,567 */
+void out_divert(FILE *to); /* what this thread says from now on goes there, without notes and names; NULL: to stderr again */
+void out_note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* progress; nothing with --quiet */
+int  out_io(const io_error *e);                                               /* a reader's or writer's failure */
+int  out_library(const attn_error *e);                                        /* the library's failure */
+int  out_finish(int code);                                                    /* flushes stdout; CLI_OUTPUT if that failed */
+int  out_colour(void);                                                        /* 1 when stdout is a terminal and nothing forbids colour */
+int  out_json(json_t *result);                                                /* prints and releases; NULL is "no memory" */
+void out_thousands(char text[32], int64_t value);                             /* 1,234,567 */
 
 /* "(2, 8, 16, 64)" into text; returns text. */
 const char *out_shape(char text[160], const int64_t *shape, int rank);
@@ -329,5 +330,9 @@ int subcommand_info(int index, unsigned *bit, const char **name, const char **su
 
 /* The hand-calculated examples, printed or (json not NULL) put into json; *failed counts those that come out otherwise. An exit code. */
 int worked_run(json_t *json, int *failed);
+
+/* check_main()'s JSON for a call in memory, whose out and lse have room, and others' out, lse and weights (path NULL where there is none);
+ * the places of `size` and `stride` are the operator's axes. NULL: it failed, which was said. */
+json_t *check_call(const cli_call *call, const cli_view want[3]);
 
 #endif

@@ -10,6 +10,13 @@
 static char name[32] = "attn";
 static int  silent;
 
+static _Thread_local FILE *diverted;
+
+void out_divert(FILE *to)
+{
+    diverted = to;
+}
+
 void out_name(const char *subcommand, int quiet)
 {
     snprintf(name, sizeof name, "attn %s", subcommand);
@@ -18,10 +25,11 @@ void out_name(const char *subcommand, int quiet)
 
 static void say(const char *before, const char *format, va_list arguments)
 {
+    FILE *const to = diverted ? diverted : stderr;
     fflush(stdout); /* so that both streams read in order on one terminal */
-    fputs(before, stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    if (!diverted) fputs(before, to);
+    vfprintf(to, format, arguments);
+    fputc('\n', to);
 }
 
 int out_fail(int code, const char *format, ...)
@@ -53,7 +61,7 @@ void out_fix(const char *format, ...)
 
 void out_note(const char *format, ...)
 {
-    if (silent) return;
+    if (silent || diverted) return;
     char before[40];
     snprintf(before, sizeof before, "%s: ", name);
     va_list arguments;

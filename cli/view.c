@@ -1,7 +1,8 @@
 /* view.c: the command's own tables as text for a caller in the same process; the Python package loads them as the library attn_view.
  * SPDX-License-Identifier: MIT
  *
- * Private to the package of the same version: no header, no promise. Texts are JSON, malloc'ed, NULL where memory is out.
+ * Private to the package of the same version: no header, no promise. Every function takes a call that attn_check() accepts and returns a malloc'ed
+ * text, of which the first byte tells what follows: '{' JSON, '!' the sentence why there is none.
  */
 #include "explain.h"
 
@@ -9,13 +10,47 @@
 
 ATTN_API char *attn_view_explain(const attn_desc *desc, const int64_t place[3], int64_t top, int64_t why, int32_t sort, int32_t stage,
                                  char **token, char **query_token);
+ATTN_API char *attn_view_check(const attn_desc *desc, const attn_in want[3], const double *tolerance);
 ATTN_API void  attn_view_free(char *text);
 
-/* One row of a call that attn_check() accepts: place is batch entry, head, query. top 0: all keys; why -1: no key; stage 0: all steps, else
- * ATTN_STAGE_* + 1; token and query_token: names of all keys and queries, or NULL. */
+/* ---- what is said on the way ------------------------------------------------------------------------------------------------------ */
+
+typedef struct said {
+    FILE  *file;
+    char  *text;
+    size_t length;
+} said;
+
+static int listen(said *s)
+{
+    *s = (said){0};
+    s->file = open_memstream(&s->text, &s->length);
+    if (!s->file) return 0;
+    fputc('!', s->file);
+    out_divert(s->file);
+    return 1;
+}
+
+/* The text of the result, which is released, or what was said if there is none. */
+static char *answer(said *s, json_t *result)
+{
+    char *text = result ? json_dumps(result, JSON_COMPACT) : NULL;
+    json_decref(result);
+    out_divert(NULL);
+    fclose(s->file);
+    if (!text) return s->text;
+    free(s->text);
+    return text;
+}
+
+/* ---- tables ----------------------------------------------------------------------------------------------------------------------- */
+
+/* One row: place is batch entry, head, query. top 0: all keys; why -1: no key; stage 0: all steps, else ATTN_STAGE_* + 1; token and query_token:
+ * names of all keys and queries, or NULL. */
 char *attn_view_explain(const attn_desc *desc, const int64_t place[3], int64_t top, int64_t why, int32_t sort, int32_t stage, char **token,
                         char **query_token)
 {
+    said         s;
     cli_call     call = {.desc = *desc};
     cli_row      row;
     row_check    check;
@@ -28,14 +63,50 @@ char *attn_view_explain(const attn_desc *desc, const int64_t place[3], int64_t t
                          .sort = sort,
                          .stage = stage};
     json_t      *result = NULL;
-    char        *text = NULL;
-    int          code = row_open(&row, desc, place[0], place[1], place[2]);
+    if (!listen(&s)) return NULL;
+    int code = row_open(&row, desc, place[0], place[1], place[2]);
     if (!code) code = row_check_run(&check, &row);
     if (!code) result = explain_json(&row, &view);
-    if (result) text = json_dumps(result, JSON_COMPACT);
-    json_decref(result);
     row_close(&row);
-    return text;
+    return answer(&s, result);
+}
+
+/* An array of the caller's as the operator's axes see it. */
+static cli_view seen_as(const char *name, const attn_in *in, const int64_t size[4])
+{
+    cli_view v = {name, {.data = (void *)in->data, .dtype = in->dtype, .rank = 4}, {0}, {0}};
+    for (int a = 0; a < 4; a++) v.size[a] = v.array.shape[a] = size[a], v.stride[a] = v.array.stride[a] = in->stride[a];
+    return v;
+}
+
+/* Somebody else's out, lse and weights (data NULL where not given) beside the library's own; tolerance: absolute and relative, NULL: the table's. */
+char *attn_view_check(const attn_desc *desc, const attn_in want[3], const double *tolerance)
+{
+    static const char *const name[] = {"out", "lse", "weights"};
+    const int32_t            real = desc->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    const int64_t            last[] = {desc->value_dim, 1, desc->keys};
+    cli_options              options = {0};
+    cli_call                 call = {.options = &options, .desc = *desc, .layout = "bhsd"};
+    cli_view                 others[3] = {0};
+    said                     s;
+    json_t                  *result = NULL;
+    if (tolerance) options.tolerance = (cli_real_pair){tolerance[0], tolerance[1], 1};
+    for (int n = 0; n < 3; n++) {
+        const int64_t size[4] = {desc->batch, desc->heads, desc->queries, last[n]};
+        if (want[n].data) others[n] = seen_as(name[n], &want[n], size);
+    }
+    if (!listen(&s)) return NULL;
+    const int64_t shape[4] = {desc->batch, desc->heads, desc->queries, desc->value_dim};
+    if (convert_new(&call.out, desc->q.dtype, 4, shape) && convert_new(&call.lse, real, 3, shape)) {
+        call.desc.out = attn_out_dense(call.out.data, desc->q.dtype, desc->heads, desc->queries, desc->value_dim);
+        call.desc.lse = attn_out_dense(call.lse.data, real, desc->heads, desc->queries, 1);
+        call.desc.lse.stride[3] = 0;
+        result = check_call(&call, others);
+    } else {
+        out_fail(CLI_OUTPUT, "no memory for the results");
+    }
+    io_free(&call.out), io_free(&call.lse);
+    return answer(&s, result);
 }
 
 void attn_view_free(char *text)

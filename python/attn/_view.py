@@ -13,20 +13,22 @@ from . import _library
 @functools.lru_cache(maxsize=None)
 def load():
     names = ctypes.POINTER(ctypes.c_char_p)
-    return _library.beside("libattn_view", "explain", (
+    return _library.beside("libattn_view", "explain, check and show", (
         ("attn_view_explain", ctypes.c_void_p, ctypes.POINTER(_library.Desc), ctypes.POINTER(ctypes.c_int64), ctypes.c_int64,
          ctypes.c_int64, ctypes.c_int32, ctypes.c_int32, names, names),
+        ("attn_view_check", ctypes.c_void_p, ctypes.POINTER(_library.Desc), ctypes.POINTER(_library.View), ctypes.POINTER(ctypes.c_double)),
         ("attn_view_free", None, ctypes.c_void_p)))
 
 
 def parse(pointer):
-    """The object of a JSON text that the library made."""
+    """The object of a text that the library made, which is JSON or, after "!", the sentence why there is none."""
     if not pointer:
         raise MemoryError("no memory for the table")
-    try:
-        return json.loads(ctypes.string_at(pointer))
-    finally:
-        load().attn_view_free(pointer)
+    text = ctypes.string_at(pointer).decode()
+    load().attn_view_free(pointer)
+    if text.startswith("!"):
+        raise RuntimeError(text[1:].partition("\n")[0])
+    return json.loads(text)
 
 
 def names(field, given, count):
