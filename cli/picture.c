@@ -13,7 +13,11 @@
  * so that the order survives grey print and every kind of colour blindness, and hue adds steps for those who see it. */
 void picture_colour(double x, uint8_t rgb[3])
 {
-    x = !(x > 0) ? 0 : x > 1 ? 1 : x;
+    if (isnan(x)) { /* off the ramp: a fault must show */
+        memcpy(rgb, (uint8_t[3]){208, 0, 0}, 3);
+        return;
+    }
+    x = x < 0 ? 0 : x > 1 ? 1 : x;
     const double light = 0.985 - 0.705 * x, hue = (100 + 195 * x) * 3.14159265358979 / 180, chroma = 0.14 * sqrt(x) * (1 - 0.15 * x);
     const double a = chroma * cos(hue), b = chroma * sin(hue);
     const double l = pow(light + 0.3963377774 * a + 0.2158037573 * b, 3), m = pow(light - 0.1055613458 * a - 0.0638541728 * b, 3),
@@ -40,7 +44,8 @@ float picture_top(const cli_maps *m)
 
 double picture_level(const cli_maps *m, float value)
 {
-    const double x = m->top > 0 ? value / m->top : 0;
+    const double x = m->top > 0 || isnan(value) ? value / m->top : 0;
+    if (isnan(x)) return NAN;
     if (!m->log) return x;
     return x > 0 ? 1 + log10(x) / PICTURE_DECADES : 0; /* below the last decade: white, as 0 is */
 }

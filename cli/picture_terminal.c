@@ -3,6 +3,7 @@
  */
 #include "cli.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -48,7 +49,7 @@ static void background(double x, int colours)
     else if (colours == PICTURE_256)
         printf("\x1b[48;5;%dm", cube(rgb));
     else
-        printf("\x1b[%dm", sixteen[x >= 1 ? 5 : x > 0 ? (int)(6 * x) : 0]);
+        printf("\x1b[%dm", isnan(x) ? 41 : sixteen[x >= 1 ? 5 : x > 0 ? (int)(6 * x) : 0]);
 }
 
 /* The first 10 characters of a label, and blanks up to there. */
@@ -81,6 +82,7 @@ void picture_terminal(const cli_maps *maps, int64_t panel, int colours)
     const int64_t     room = picture_columns() - 17;
     const int         width = 3 * m.columns <= room || m.columns <= 26 ? 3 : 2 * m.columns <= room ? 2 : 1;
     const float      *cell = m.cell + panel * m.rows * m.columns;
+    int64_t           unknown = 0;
     m.top = picture_top(maps);
     heading(m.columns, width);
     for (int64_t i = 0; i < m.rows; i++, cell += m.columns) {
@@ -92,7 +94,8 @@ void picture_terminal(const cli_maps *maps, int64_t panel, int colours)
         putchar(' ');
         for (int64_t j = 0; j < m.columns; j++) {
             const double x = picture_level(&m, cell[j]);
-            const char   c = shade[x >= 1 ? 9 : x > 0 ? (int)(10 * x) : 0];
+            const char   c = isnan(x) ? '?' : shade[x >= 1 ? 9 : x > 0 ? (int)(10 * x) : 0];
+            unknown += isnan(x);
             if (colours != PICTURE_PLAIN) background(x, colours);
             for (int n = 0; n < width; n++) putchar(colours == PICTURE_PLAIN && (n || width == 1) ? c : ' ');
         }
@@ -100,4 +103,5 @@ void picture_terminal(const cli_maps *maps, int64_t panel, int colours)
     }
     printf("  (%s %s to %.3g)\n", colours != PICTURE_PLAIN ? "light to dark:" : "shades ' .:-=+*#%@':", m.log ? "1/10000 of it" : "0",
            m.top);
+    if (unknown) printf("  (%s: NaN, in %lld cells)\n", colours != PICTURE_PLAIN ? "red" : "?", (long long)unknown);
 }

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+static const char *const sums = "row: the query; column: the key it reads from; every row that sees a key sums to one";
 static const char *const warning = "Weights show where values were read, not why a model decided.";
 
 /* ---- words ------------------------------------------------------------------------------------------------------------------------ */
@@ -108,8 +109,9 @@ static int open_maps(cli_show *s, drawing *d, int64_t most_rows, int64_t most_co
                          .across = s->layers > 1 ? s->layers : 0,
                          .title = s->title,
                          .said = s->said,
-                         .under = *s->sampled ? s->sampled
-                                              : "row: the query; column: the key it reads from; every row that sees a key sums to one",
+                         .under = *s->sampled                     ? s->sampled
+                                  : l->from && !l->desc.sink.data ? sums
+                                                                  : "row: the query; column: the key it reads from",
                          .last = warning,
                          .log = s->options->log};
     d->maps.named = show_query_tokens(s) && rows == l->queries;

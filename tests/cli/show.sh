@@ -22,6 +22,8 @@ on "env COLORTERM="
 on "env COLORTERM= TERM=xterm"
 on "env COLORTERM=truecolor NO_COLOR=1"
 on "env TERM=dumb"
+printf '1,0\nnan,1\n' > nan.csv
+for colour in plain 16 256 true; do "$ATTN" show --weights nan.csv -q --colour $colour | sed -n '7,9p' | tr '\033' 'E'; done
 echo "Down-sampled:"
 awk 'BEGIN { for (i = 0; i < 300; i++) for (j = 0; j < 300; j++) printf "%s%s", i == j ? 1 : 0, j < 299 ? "," : "\n" }' > identity.csv
 "$ATTN" show --weights identity.csv -q | sed -n '1,9p;65,67p' | cut -c 1-60

@@ -141,8 +141,8 @@ def test_the_picture_is_the_stored_one(opened):
     assert got.shape == want.shape
     # Letters differ with the fonts that a machine has: averages of 20 x 20 pixels do not by much, and few of them.
     block = lambda a: a[:1000, :1100].reshape(50, 20, 55, 20, 3).mean((1, 3))
-    far = np.abs(block(got.astype(float)) - block(want.astype(float))).max(2) > 40
-    assert far.mean() < 0.02, f"{far.sum()} blocks differ; look at {minilm_path}"
+    far = np.abs(block(got.astype(float)) - block(want.astype(float))).max(2) > 15
+    assert far.mean() < 0.03, f"{far.sum()} blocks differ; look at {minilm_path}"
 
 
 # ---- other layers and options ---------------------------------------------------------------------------------------------------
@@ -190,18 +190,19 @@ def test_groups_and_other_keys_are_labelled(browser, tmp_path):
     quiet(browser, page)
 
 
-NASTY = ["</script><script>throw 1</script>", "<img src=x onerror=\"throw 2\">", "'\"&amp;", "\u05e9\u05dc\u05d5\u05dd", "\u202eright\u202c", "\U0001f600", "<!--", "a\u2028b"]
+NASTY = ["</script><script>throw 1</script>", "<img src=x onerror=\"throw 2\">", "'\"&amp;", "\u05e9\u05dc\u05d5\u05dd", "\u202eright\u202c", "\U0001f600", "<!--", "a\u2028b", "c\x07\td"]
 
 
 def test_tokens_are_text(browser, tmp_path):
     page, names = tmp_path / "p.html", tmp_path / "t.json"
     names.write_text(json.dumps(NASTY))
-    files = save(tmp_path, q=random(8, 4), k=random(8, 4, seed=1), v=random(8, 4, seed=2))
+    files = save(tmp_path, q=random(9, 4), k=random(9, 4, seed=1), v=random(9, 4, seed=2))
+    shown = NASTY[:-1] + ["c??d"]  # a terminal would obey control characters
     attn("show", *files, "--tokens", names, "--html", page)
-    assert data_of(page)["keys"]["tokens"] == NASTY
+    assert data_of(page)["keys"]["tokens"] == shown
     browser.open(page)
     browser.click(*browser.cell(0, 0))
-    assert browser.texts("#row td:nth-child(2)") == NASTY
+    assert browser.texts("#row td:nth-child(2)") == shown
     assert browser.run("document.images.length") == 0 and browser.run("document.scripts.length") == 2
     quiet(browser, page)
 
