@@ -4,8 +4,8 @@ SPDX-License-Identifier: MIT
 prints
     My new laptop arrived today but the charger is missing from the box.
     missing -> charge   0.609
-    missing -> ##r      0.179
-    missing -> .        0.063
+    missing -> [CLS]    0.292
+    missing -> missing  0.027
 """
 import json
 import os
