@@ -415,6 +415,8 @@ int32_t attn_check_inspect(const attn_desc *from, const attn_inspect_desc *what,
     ARG(w->values.dtype || !w->values_stage, "values_stage is %d though values is not asked for", w->values_stage);
     ARG(ranks || !w->top, "top is %d though neither top_weight nor top_key is asked for", w->top);
     ARG(!ranks || (w->top >= 1 && w->top <= 64), "top is %d, and must be from 1 to 64", w->top);
+    if (ranks && d->keys > UINT32_MAX)
+        return attn_fail(e, ATTN_E_UNSUPPORTED, "keys is %" PRId64 ", and top is for at most 2^32 keys", d->keys);
     ARG(w->mass_left >= -1, "mass_left is %" PRId64 ", and must be -1 (no bound) or more", w->mass_left);
     ARG(w->mass_right >= -1, "mass_right is %" PRId64 ", and must be -1 (no bound) or more", w->mass_right);
     ARG(w->window_mass.dtype || (!w->mass_left && !w->mass_right),

@@ -5,7 +5,7 @@
  * to the strip's part; a wave of parts is added to the whole of a head in order.
  *
  *   work    slots | parts of a wave | the whole of a head
- *   slot    scratch of plan.c | struct row_sums [rows] | struct rank [rows][top] | total, away, most [rows], key_total, key_most [ATTN_TILE]
+ *   slot    scratch of plan.c | struct row_sums [rows] | total, away [wide] | key_total, key_most [ATTN_TILE] | rank_weight, rank_key [top][wide]
  *   part    received [keys] | sum, most of the cells: [map_span][map_columns] each; the whole has map_rows instead
  */
 #include <fenv.h>
@@ -18,13 +18,7 @@
 enum { STRIP_BLOCKS = 4 };
 
 struct row_sums {
-    double  total, away, first, window;
-    int64_t ranks;
-};
-
-struct rank {
-    double  weight;
-    int64_t key;
+    double total, away, first, window;
 };
 
 struct cells {
@@ -44,9 +38,10 @@ struct look {
     struct attn_task              t;
     struct attn_survey            survey;
     struct row_sums              *sums;
-    struct rank                  *ranks;
     struct cells                  part;
-    int64_t                       head, base;                                            /* the head's place; the part's first cell row */
+    int64_t                       place, from, to; /* the tile's first key among the chosen; which of its keys are chosen */
+    int64_t                       column, columns, column_end[ATTN_TILE]; /* its first cell column, how many, where they end */
+    int64_t                       head, base;                             /* the head's place; the part's first cell row */
     int64_t                       window_low[ATTN_ROWS_MAX], window_high[ATTN_ROWS_MAX]; /* of window_mass, within what the row may see */
 };
 
@@ -78,6 +73,12 @@ static struct cells cells_at(const attn_inspect_desc *w, char *at, int64_t map_r
     return (struct cells){received, sum, sum + map_rows * w->map_columns};
 }
 
+/* Numbers per row in the survey's arrays: whole vectors, however few rows there are. */
+static int64_t wide(const struct attn_plan *plan)
+{
+    return (plan->kernel->rows + 15) / 16 * 16;
+}
+
 int32_t attn_inspect_plan(struct attn_inspection *s, const attn_desc *checked, const attn_inspect_desc *what, attn_error *error)
 {
     int32_t status = attn_plan_make(&s->plan, checked, error);
@@ -96,9 +97,8 @@ int32_t attn_inspect_plan(struct attn_inspection *s, const attn_desc *checked, c
     s->map_span = w->map_rows && w->query_count ? (s->strip_queries - 1) * w->map_rows / w->query_count + 2 : 0;
     if (s->map_span > w->map_rows) s->map_span = w->map_rows;
     s->rows_at = padded(plan->at.bytes);
-    s->top_at = s->rows_at + padded((size_t)rows * sizeof(struct row_sums));
-    s->keys_at = s->top_at + padded((size_t)(rows * w->top) * sizeof(struct rank));
-    s->slot_bytes = s->keys_at + 3 * padded((size_t)(rows * plan->kernel->real_bytes)) + 2 * (size_t)(ATTN_TILE * plan->kernel->real_bytes);
+    s->sums_at = s->rows_at + padded((size_t)rows * sizeof(struct row_sums));
+    s->slot_bytes = s->sums_at + (size_t)(plan->kernel->real_bytes * ((2 + 2 * w->top) * wide(plan) + 2 * ATTN_TILE));
     s->part_bytes = part_size(w, s->map_span);
     size_t parts;
     if (__builtin_mul_overflow((size_t)plan->slots, s->slot_bytes, &s->work_bytes) ||
@@ -177,29 +177,6 @@ static void spread_nan(const struct look *l, int64_t first, int64_t n)
                           attn_mask_sees(&plan->d, l->t.batch, &l->t.rows[r], first + j) ? (double)NAN : -(double)INFINITY);
 }
 
-/* The weights of the tile that are among the row's largest so far. Ranks are in order: larger first, of equal ones the lower key. */
-static void rank_row(struct look *l, int64_t r, int64_t first, int64_t n)
-{
-    const int64_t    top = l->s->w.top;
-    struct row_sums *sums = &l->sums[r];
-    struct rank     *ranks = l->ranks + r * top;
-    double           least = sums->ranks == top ? ranks[top - 1].weight : 0, weight;
-    if (!(get(l, l->survey.most, r) > least)) return;
-    for (int64_t j = -1; (j = l->s->plan.kernel->above(line(l, r), j + 1, n, least, &weight)) < n;) {
-        int64_t at = sums->ranks < top ? sums->ranks++ : top - 1, low = 0, high = at;
-        while (low < high) { /* behind all that are as large */
-            int64_t middle = (low + high) / 2;
-            if (ranks[middle].weight >= weight)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        memmove(ranks + low + 1, ranks + low, (size_t)(at - low) * sizeof *ranks);
-        ranks[low] = (struct rank){weight, attn_key_start(&l->s->plan.d, l->t.batch) + first + j};
-        if (sums->ranks == top) least = ranks[top - 1].weight;
-    }
-}
-
 static double window_sum(const struct look *l, int64_t r, int64_t first, int64_t n)
 {
     const struct attn_row *row = &l->t.rows[r];
@@ -219,27 +196,52 @@ static void add_rows(struct look *l, int64_t first, int64_t n)
         sums->away += get(l, l->survey.away, r);
         if (first == 0) sums->first = get(l, line(l, r), 0);
         if (l->s->w.window_mass.dtype) sums->window += window_sum(l, r, first, n);
-        if (l->s->w.top) rank_row(l, r, first, n);
+    }
+}
+
+static void widen(const struct look *l, const void *from, int64_t n, double *to)
+{
+    if (l->s->plan.kernel->real_bytes == 4)
+        for (int64_t i = 0; i < n; i++) to[i] = (double)((const float *)from)[i];
+    else
+        memcpy(to, from, (size_t)n * sizeof *to);
+}
+
+/* Which of a tile's keys are chosen, and where their cell columns end. */
+static void find_columns(struct look *l, int64_t first, int64_t n)
+{
+    const attn_inspect_desc *w = &l->s->w;
+    const int64_t            at = attn_key_start(&l->s->plan.d, l->t.batch) + first - w->key_first;
+    l->place = at;
+    l->from = at < 0 ? -at : 0;
+    l->to = w->key_count - at < n ? w->key_count - at : n;
+    l->columns = 0;
+    if (!w->map_columns || l->from >= l->to) return;
+    l->column = cell_of(at + l->from, w->map_columns, w->key_count);
+    for (int64_t end = 0; end < l->to;) {
+        end = cell_begin(l->column + l->columns + 1, w->map_columns, w->key_count) - at;
+        l->column_end[l->columns++] = end < l->to ? end : l->to;
     }
 }
 
 /* What the keys of a tile got from rows of one cell row. */
-static void add_keys(struct look *l, int64_t first, int64_t n, int64_t cell_row)
+static void add_keys(struct look *l, int64_t cell_row)
 {
     const attn_inspect_desc *w = &l->s->w;
-    const int64_t at = attn_key_start(&l->s->plan.d, l->t.batch) + first - w->key_first; /* the tile's first key, among the chosen */
-    int64_t       j = at < 0 ? -at : 0, end = w->key_count - at < n ? w->key_count - at : n;
-    for (int64_t i = j; w->received.dtype && i < end; i++) l->part.received[at + i] += get(l, l->survey.key_total, i);
-    while (w->map_columns && j < end) {
-        int64_t column = cell_of(at + j, w->map_columns, w->key_count), stop = cell_begin(column + 1, w->map_columns, w->key_count) - at;
-        double  sum = 0, most = 0;
-        for (; j < end && j < stop; j++) {
-            sum += get(l, l->survey.key_total, j);
-            most = fmax(most, get(l, l->survey.key_most, j));
+    const int64_t            cells = (cell_row - l->base) * w->map_columns + l->column;
+    double                   total[ATTN_TILE], most[ATTN_TILE];
+    if (l->from >= l->to) return;
+    widen(l, l->survey.key_total, l->to, total);
+    for (int64_t j = l->from; w->received.dtype && j < l->to; j++) l->part.received[l->place + j] += total[j];
+    if (l->columns) widen(l, l->survey.key_most, l->to, most);
+    for (int64_t c = 0, j = l->from; c < l->columns; c++) {
+        double sum = 0, largest = l->part.most[cells + c];
+        for (; j < l->column_end[c]; j++) {
+            sum += total[j];
+            largest = most[j] > largest ? most[j] : largest;
         }
-        int64_t cell = (cell_row - l->base) * w->map_columns + column;
-        l->part.sum[cell] += sum;
-        l->part.most[cell] = fmax(l->part.most[cell], most);
+        l->part.sum[cells + c] += sum;
+        l->part.most[cells + c] = largest;
     }
 }
 
@@ -263,15 +265,38 @@ static void walk(struct look *l)
         kernel->scores(&l->t.block, &tile, ATTN_UPTO_WEIGHT);
         kernel->unload(&l->t.block, l->survey.lines, l->t.block.s, ATTN_TILE, 0, n);
         spread_nan(l, first, n);
-        l->survey.keys = n;
-        for (int64_t r = 0, end; r < l->t.block.m; r = end) {
+        l->survey.keys = n, l->survey.first = first;
+        kernel->survey(&l->survey);
+        if (has_parts(w)) find_columns(l, first, n);
+        for (int64_t r = 0, end; has_parts(w) && r < l->t.block.m; r = end) {
             int64_t cell_row = w->map_rows ? cell_of(l->t.rows[r].to_query, w->map_rows, w->query_count) : 0;
             end = w->map_rows ? cell_begin(cell_row + 1, w->map_rows, w->query_count) - l->t.rows[0].to_query : l->t.block.m;
             if (end > l->t.block.m) end = l->t.block.m;
-            kernel->survey(&l->survey, r, end);
-            if (has_parts(w)) add_keys(l, first, n, cell_row);
+            kernel->survey_keys(&l->survey, r, end);
+            add_keys(l, cell_row);
         }
         if (has_rows(w)) add_rows(l, first, n);
+    }
+}
+
+static void write_ranks(const struct look *l, int64_t r, int nan)
+{
+    const attn_inspect_desc *w = &l->s->w;
+    const int64_t            b = l->t.batch, i = l->t.rows[r].to_query, start = attn_key_start(&l->s->plan.d, b);
+    for (int64_t n = 0; n < w->top; n++) {
+        const int64_t at = n * l->survey.wide + r;
+        double        weight = nan ? (double)NAN : get(l, l->survey.rank_weight, at);
+        int64_t       key = -1;
+        if (weight > 0 && l->s->plan.kernel->real_bytes == 4) key = start + (int64_t)((const uint32_t *)l->survey.rank_key)[at];
+        if (weight > 0 && l->s->plan.kernel->real_bytes == 8) key = start + (int64_t)((const uint64_t *)l->survey.rank_key)[at];
+        if (w->top_weight.dtype) {
+            attn_out to = w->top_weight;
+            to.data = (char *)to.data + n * to.stride[3] * (int64_t)attn_dtype_bytes(to.dtype);
+            put(&to, b, l->head, i, 1, &weight, 1);
+        }
+        if (w->top_key.dtype)
+            ((int64_t *)(void *)attn_task_element(w->top_key.data, w->top_key.stride, ATTN_I64, b, l->head, i))[n * w->top_key.stride[3]] =
+                key;
     }
 }
 
@@ -281,25 +306,13 @@ static void write_rows(const struct look *l)
     for (int64_t r = 0; r < l->t.block.m; r++) {
         const struct row_sums *sums = &l->sums[r];
         const int64_t          b = l->t.batch, h = l->head, i = l->t.rows[r].to_query;
-        struct rank           *ranks = l->ranks + r * w->top;
         /* -ln P = 2 ln 2 (top - score) - ln sum; rounding may leave a little less than 0 */
         double entropy = sums->total == 0 ? 0 : sums->away * ATTN_NATURAL - log(get(l, l->survey.sum, r)) * sums->total;
         if (entropy < 0) entropy = 0;
         put(&w->entropy, b, h, i, 1, &entropy, 1);
         put(&w->first_mass, b, h, i, 1, &sums->first, 1);
         put(&w->window_mass, b, h, i, 1, &sums->window, 1);
-        for (int64_t n = 0; n < w->top; n++) {
-            if (n >= sums->ranks) ranks[n] = (struct rank){0, -1};
-            if (isnan(sums->total)) ranks[n] = (struct rank){(double)NAN, -1};
-            if (w->top_key.dtype)
-                ((int64_t *)(void *)attn_task_element(w->top_key.data, w->top_key.stride, ATTN_I64, b, h, i))[n * w->top_key.stride[3]] =
-                    ranks[n].key;
-            if (w->top_weight.dtype) {
-                attn_out at = w->top_weight;
-                at.data = (char *)at.data + n * at.stride[3] * (int64_t)attn_dtype_bytes(at.dtype);
-                put(&at, b, h, i, 1, &ranks[n].weight, 1);
-            }
-        }
+        write_ranks(l, r, isnan(sums->total));
     }
 }
 
@@ -337,7 +350,9 @@ static void run_block(struct look *l, int64_t at, int64_t m)
         attn_exec_weights(&l->t, &w->values, attn_plan_convert(w->values.dtype), w->values_stage, w->key_first, w->key_count);
     if (!summary) return;
     l->survey.top = l->t.block.part.top, l->survey.sum = l->t.block.part.sum;
+    l->survey.m = m;
     memset(l->sums, 0, (size_t)m * sizeof *l->sums);
+    memset(l->survey.rank_weight, 0, (size_t)(w->top * l->survey.wide * plan->kernel->real_bytes));
     find_windows(l);
     walk(l);
     write_rows(l);
@@ -369,15 +384,17 @@ static char *part_at(const struct attn_inspection *s, char *work, int64_t at)
 static void run_strip(const struct attn_inspection *s, char *slot, int64_t task, char *part)
 {
     const struct attn_plan *plan = &s->plan;
-    const size_t            reals = padded((size_t)(plan->kernel->rows * plan->kernel->real_bytes));
     const struct strip      x = strip_of(s, task);
     struct look             l = {.s = s, .head = x.head, .base = x.base};
-    char                   *keys = slot + s->keys_at;
+    const int64_t           real = plan->kernel->real_bytes, step = real * wide(plan);
+    char                   *sums = slot + s->sums_at;
     l.t.plan = plan, l.t.slot = slot, l.t.batch = x.batch;
-    l.survey = (struct attn_survey){.lines = slot + plan->at.edit, .total = keys, .away = keys + reals, .most = keys + 2 * reals};
-    l.survey.key_total = keys + 3 * reals, l.survey.key_most = keys + 3 * reals + ATTN_TILE * plan->kernel->real_bytes;
     l.sums = (struct row_sums *)(void *)(slot + s->rows_at);
-    l.ranks = (struct rank *)(void *)(slot + s->top_at);
+    l.survey =
+        (struct attn_survey){.lines = slot + plan->at.edit, .ranks = s->w.top, .wide = wide(plan), .total = sums, .away = sums + step};
+    l.survey.key_total = sums + 2 * step, l.survey.key_most = sums + 2 * step + ATTN_TILE * real;
+    l.survey.rank_weight = sums + 2 * step + 2 * ATTN_TILE * real;
+    l.survey.rank_key = (char *)l.survey.rank_weight + s->w.top * step;
     if (part) {
         l.part = cells_at(&s->w, part, s->map_span);
         memset(part, 0, s->part_bytes);
@@ -417,10 +434,10 @@ static void write_whole(const attn_inspect_desc *w, const struct cells *whole, i
     for (int64_t row = 0; row < w->map_rows; row++) {
         const double queries = (double)(cell_begin(row + 1, w->map_rows, w->query_count) - cell_begin(row, w->map_rows, w->query_count));
         double      *sum = whole->sum + row * w->map_columns, *most = whole->most + row * w->map_columns;
-        for (int64_t c = 0; c < w->map_columns; c++) {
-            const double keys = (double)(cell_begin(c + 1, w->map_columns, w->key_count) - cell_begin(c, w->map_columns, w->key_count));
+        for (int64_t c = 0, begin = 0, end; c < w->map_columns; c++, begin = end) {
+            end = cell_begin(c + 1, w->map_columns, w->key_count);
             if (isnan(sum[c])) most[c] = sum[c]; /* the largest passes over NaN */
-            sum[c] /= queries * keys;
+            sum[c] /= queries * (double)(end - begin);
         }
         put(&w->map_mean, b, h, row, w->map_mean.stride[3], sum, w->map_columns);
         put(&w->map_max, b, h, row, w->map_max.stride[3], most, w->map_columns);
@@ -445,7 +462,7 @@ static void fold_wave(const struct attn_inspection *s, char *work, int64_t first
         for (int64_t c = 0; c < rows * w->map_columns; c++) {
             double *most = &whole.most[x.base * w->map_columns + c];
             whole.sum[x.base * w->map_columns + c] += part.sum[c];
-            *most = fmax(*most, part.most[c]);
+            *most = part.most[c] > *most ? part.most[c] : *most;
         }
         if (x.last) write_whole(w, &whole, x.batch, x.head);
     }

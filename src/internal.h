@@ -177,7 +177,7 @@ struct attn_inspection {
     struct attn_plan  plan;
     attn_inspect_desc w; /* checked, counts filled in */
     int64_t           strip_queries, strips, tasks, wave, map_span;
-    size_t            slot_bytes, rows_at, top_at, keys_at, part_bytes, work_bytes;
+    size_t            slot_bytes, rows_at, sums_at, part_bytes, work_bytes;
 };
 int32_t attn_inspect_plan(struct attn_inspection *to, const attn_desc *checked, const attn_inspect_desc *what, attn_error *error);
 void    attn_inspect_run(const struct attn_inspection *s, void *work);

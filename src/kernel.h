@@ -66,13 +66,16 @@ struct attn_tile {
     double      raise;      /* what the other weights are multiplied by then */
 };
 
-/* What a tile of weights adds up to. Lines are as attn_kernel.unload leaves them, each on a multiple of 64 bytes. */
+/* What a tile of weights adds up to. Lines are as attn_kernel.unload leaves them; arrays start on 64 bytes; wide: rows rounded up to 16. */
 struct attn_survey {
-    int64_t     keys;
-    void       *lines;                /* [rows][ATTN_TILE]: scores, then weights */
-    const void *top, *sum;            /* [rows], as for attn_kernel.weights; top is not infinite */
-    void       *total, *away, *most;  /* [rows]: sum of the weights, of weight * (top - score), the largest weight */
-    void       *key_total, *key_most; /* [ATTN_TILE], on 64 bytes: over the rows */
+    int64_t     m, keys, first; /* first: the tile's first key, as ranks count them */
+    void       *lines;          /* [rows][ATTN_TILE]: scores, then weights */
+    const void *top, *sum;      /* [rows], as for attn_kernel.weights; top is not infinite */
+    void       *total, *away;   /* [wide]: sums of weight, of weight * (top - score) */
+    int64_t     ranks, wide;    /* ranks 0: none are kept */
+    /* [ranks][wide]: the largest weights so far, largest first, 0 in unused ranks; their keys as uint32_t or uint64_t */
+    void *rank_weight, *rank_key;
+    void *key_total, *key_most; /* [ATTN_TILE] */
 };
 
 /* The backward pass of one block of queries against one tile of keys, given what the forward pass left. Arrays as above, lanes are queries. */
@@ -153,11 +156,11 @@ struct attn_kernel {
     /* b->s of attn_kernel.scores to what is asked for: weights by the top and sum of finish, or natural scores. */
     void (*weights)(const struct attn_block *b, int64_t keys, int32_t upto);
 
-    /* Rows from .. to - 1 of a survey. A NaN is in every total that it belongs to; the largest weights pass over it. */
-    void (*survey)(const struct attn_survey *s, int64_t from, int64_t to);
+    /* Weights of the lines, their sums, and the ranks. NaN is in every sum that it belongs to and has no rank. */
+    void (*survey)(const struct attn_survey *s);
 
-    /* The first key from `from` on whose weight in a surveyed line is greater than `least` >= 0, or `keys`; its weight into *weight. */
-    int64_t (*above)(const void *line, int64_t from, int64_t keys, double least, double *weight);
+    /* Over the surveyed rows from .. to - 1: each key's sum (with NaN) and largest weight (passing over NaN). */
+    void (*survey_keys)(const struct attn_survey *s, int64_t from, int64_t to);
 
     const struct attn_gradient *gradient; /* NULL: the row is for the forward pass only */
 };

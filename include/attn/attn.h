@@ -544,10 +544,14 @@ ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error);
  * A query that sees nothing: weights and masses 0, entropy 0. Ranks beyond the keys with a weight above 0 have weight 0 and key -1. A row of NaN gives
  * NaN (keys -1), and so does a cell or key that it reaches.
  *
- * MEMORY: with slots = the number of threads used, `rows`, real and D as for attn_run(), C = the chosen keys, M the map's cells:
+ * MEMORY: with slots = the number of threads used, `rows`, real and D as for attn_run(), W = `rows` rounded up to 16, C = the chosen keys, M = the
+ * map's cells; the second line only for received (C) and maps (M):
  *
- *     bytes <= 64 + slots * (real * (rows * (D + 268) + 128 * D + 272) + rows * (40 + 16 * top) + 2560)
- *                 + (2 * slots + 1) * (8 * C + 16 * M + 64)        the last line only for received (C) and maps (M)
+ *     bytes <= 64 + slots * (real * (rows * (D + 268) + 128 * D + 2 * W * (top + 1) + 256) + 40 * rows + 2368)
+ *                 + (2 * slots + 1) * (8 * C + 16 * M + 64)
+ *
+ * SPEED: all summaries together cost about as much as the run itself, of which they need only the scores; many ranks (`top`) cost more, 64 of them on
+ * short sequences a multiple.
  *
  * THE SAME BITS: values and what is said of one row keep the promise of attn_run(). received and the map do not depend on the number of threads
  * either: strips of queries are summed in order.

@@ -523,8 +523,8 @@ FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
 #include "backward.h"
 #include "inspect.h"
 
-const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,   load,    unload, begin, edit_tile,
-                                 scores,     step, fold,         finish, weights, survey, above, &gradient};
+const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,   load,    unload, begin,       edit_tile,
+                                 scores,     step, fold,         finish, weights, survey, survey_keys, &gradient};
 
 #ifdef FEW_NAME
 #include "few.h"
