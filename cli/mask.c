@@ -225,6 +225,9 @@ int mask_main(const cli_options *o)
         return CLI_USAGE;
     }
     if (o->from || o->to || o->output) return out_fail(CLI_USAGE, "--from, --to and --output belong to attn mask convert");
+    if (lint && (o->png || o->svg || o->entry.given || o->head.given))
+        return out_fail(CLI_USAGE, "--png, --svg, --entry and --head belong to attn mask show");
+    if (o->json && (o->png || o->svg)) return out_fail(CLI_USAGE, "--json goes to stdout, without --png and --svg");
     cli_mask m;
     int      code = mask_open(&m, o, NULL);
     if (!code) code = show ? mask_show(&m) : mask_lint(&m);

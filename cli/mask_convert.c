@@ -258,7 +258,27 @@ static int check_options(const cli_options *o)
         out_fix("join them into one first");
         return CLI_USAGE;
     }
-    return o->png || o->svg ? out_fail(CLI_USAGE, "--png and --svg belong to attn mask show") : CLI_OK;
+    if (o->png || o->svg || o->entry.given || o->head.given)
+        return out_fail(CLI_USAGE, "--png, --svg, --entry and --head belong to attn mask show");
+    return CLI_OK;
+}
+
+/* A bias may stand in for a mask only where it is one. */
+static int check_bias(const cli_mask *m)
+{
+    const attn_desc *d = &m->call.desc;
+    const int64_t   *s = d->bias.stride;
+    for (int64_t b = 0; d->bias.data && b < (s[0] ? d->batch : 1); b++)
+        for (int64_t h = 0; h < (s[1] ? d->heads : 1); h++)
+            for (int64_t i = 0; i < (s[2] ? d->queries : 1); i++)
+                for (int64_t j = 0; j < (s[3] ? d->keys : 1); j++) {
+                    const double x = seen_bias(d, b, h, i, j);
+                    if (x == 0 || x == -INFINITY) continue;
+                    out_fail(CLI_FIT, "--bias %s holds %g; only 0 and -inf can be converted", m->call.options->bias, x);
+                    out_fix("numbers that are added to the scores are more than a mask");
+                    return CLI_FIT;
+                }
+    return CLI_OK;
 }
 
 int mask_convert(const cli_options *o)
@@ -270,6 +290,7 @@ int mask_convert(const cli_options *o)
     int       code = check_options(o);
     if (!code && o->from) code = read_mask(o, o->operand[1], o->from - 1, &given);
     if (!code) code = mask_open(&m, o, o->from ? &given : NULL);
+    if (!code) code = check_bias(&m);
     if (!code) code = forms[to].axes == PADDING || forms[to].axes == LENGTHS ? write_rows(&m, to, &result) : write_places(&m, to, &result);
     if (!code) code = call_path("--output", o->output, result.rank);
     if (!code) {

@@ -36,7 +36,7 @@ static void describe(cli_show *s)
         add(s->said, sizeof s->said, " in groups of %lld that share a key head", (long long)(l->heads / l->kv_heads));
     if (o->causal) add(s->said, sizeof s->said, ", causal");
     if (o->window.given) add(s->said, sizeof s->said, ", window %lld,%lld", (long long)o->window.first, (long long)o->window.second);
-    if (o->entry.given) add(s->said, sizeof s->said, ", batch entry %lld", (long long)o->entry.value);
+    if (l->batch > 1) add(s->said, sizeof s->said, ", batch entry %lld of %lld", (long long)o->entry.value, (long long)l->batch);
 }
 
 static void describe_cells(cli_show *s, int64_t rows, int64_t columns)
@@ -192,10 +192,23 @@ static int print_json(cli_show *s)
     return code;
 }
 
+/* Options that nothing here would use. */
+static int check_options(const cli_options *o)
+{
+    const int file = o->png || o->svg || o->html;
+    if ((o->region.given || o->limit.given) && !o->html) return out_fail(CLI_USAGE, "--region and --limit go with --html");
+    if (o->colour && (file || o->json)) return out_fail(CLI_USAGE, "--colour is for the terminal");
+    if (o->json && file) return out_fail(CLI_USAGE, "--json goes to stdout, without --png, --svg and --html");
+    if (o->json && o->log) return out_fail(CLI_USAGE, "--log is for colours, of which --json has none");
+    return CLI_OK;
+}
+
 int show_main(const cli_options *o)
 {
     cli_show s;
-    int      code = show_open(&s, o);
+    int      code = check_options(o);
+    if (code) return code;
+    code = show_open(&s, o);
     if (!code) describe(&s);
     if (!code && (o->png || o->svg)) code = draw_files(&s);
     if (!code && o->html) code = show_page(&s, o->html);

@@ -14,7 +14,7 @@ typedef struct show_layer {
     const cli_call *from;    /* one of these two, or NULL: stored */
     attn_desc       desc;    /* computed: one batch entry of it */
     io_array        stored;  /* (batch, head, query, key) or fewer axes from the left */
-    int64_t         heads, kv_heads, queries, keys;
+    int64_t         batch, heads, kv_heads, queries, keys;
 } show_layer;
 
 typedef struct cli_show {

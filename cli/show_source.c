@@ -45,6 +45,7 @@ static int take_entry(show_layer *l)
     const attn_desc *whole = &l->from->desc;
     attn_error       e;
     const int        code = check_entry(l->from->options, whole->batch);
+    l->batch = whole->batch;
     if (code) return code;
     if (attn_check(whole, &e)) return call_refused(l->from, &e);
     l->desc = entry_of(*whole, l->from->options->entry.value);
@@ -70,7 +71,8 @@ static int open_stored(show_layer *l, const cli_options *o, const char *path)
     }
     a->rank = 4;
     l->heads = l->kv_heads = a->shape[1], l->queries = a->shape[2], l->keys = a->shape[3];
-    return check_entry(o, a->shape[0]);
+    l->batch = a->shape[0];
+    return check_entry(o, l->batch);
 }
 
 static int open_tensors(show_layer *l, const cli_options *o)
@@ -102,27 +104,27 @@ static int count_layers(const cli_options *o, int64_t *layers)
     const int checkpoint = !o->weights && o->operands == 1;
     if (!checkpoint && (o->layers.count || o->prefix || o->input || o->kv_input || o->kv_heads.given))
         return out_fail(CLI_USAGE, "--layer, --prefix, --input, --kv-input and --kv-heads go with the FILE of a checkpoint");
-    if (o->weights && (o->q || o->layout || o->dtype || o->causal || o->align || o->allow || o->hide || o->bias || o->alibi || o->sink ||
-                       o->window.given || o->scale.given || o->softcap.given || o->key_count.count || o->key_start.count ||
-                       o->query_count.count || o->query_offset.count))
+    if (o->weights && (o->heads.given || o->threads.given || o->isa || o->layout || o->dtype || o->causal || o->align || o->allow ||
+                       o->hide || o->bias || o->alibi || o->sink || o->window.given || o->scale.given || o->softcap.given ||
+                       o->key_count.count || o->key_start.count || o->query_count.count || o->query_offset.count))
         return out_fail(CLI_USAGE, "--weights are shown as they are; options of the computation go with Q K V or a checkpoint");
     if (!o->weights && o->operands != 1 && o->operands != 3) return out_fail(CLI_USAGE, "%s; %d operands given", forms, o->operands);
     if (checkpoint && !o->input) return out_fail(CLI_USAGE, "--input X is missing: the hidden states before the layer");
     if (checkpoint && (o->layers.count > 0) == (o->prefix != NULL))
         return out_fail(CLI_USAGE, "say which layer: --layer N,.. or --prefix P%s", o->prefix ? ", not both" : "");
+    if (checkpoint && (o->layout || o->dtype)) return out_fail(CLI_USAGE, "--layout and --dtype are for Q K V, not for a checkpoint");
     *layers = o->weights ? 1 + o->operands : checkpoint && o->layers.count ? o->layers.count : 1;
-    return CLI_OK;
+    int64_t inputs = 1;
+    for (const char *c = checkpoint ? o->input : ""; *c; c++) inputs += *c == ',';
+    if (inputs == 1 || inputs == *layers) return CLI_OK;
+    return out_fail(CLI_USAGE, "--input names %lld files for %lld layers; one for each is needed, or one for all", (long long)inputs,
+                    (long long)*layers);
 }
 
-/* The n-th of names with commas between them, which the caller frees; the last one when there is but one. NULL when there are fewer. */
+/* The n-th of names with commas between them, or the only one; the caller frees it. */
 static char *name_at(const char *list, int64_t n)
 {
-    const int alone = strchr(list, ',') == NULL;
-    for (; n > 0 && !alone; n--) {
-        list = strchr(list, ',');
-        if (!list) return NULL;
-        list++;
-    }
+    for (; n > 0 && strchr(list, ','); n--) list = strchr(list, ',') + 1;
     return strndup(list, strcspn(list, ","));
 }
 
@@ -132,9 +134,7 @@ static int open_one(show_layer *l, const cli_options *o, int64_t n)
     if (o->weights) return open_stored(l, o, n ? o->operand[n - 1] : o->weights);
     if (o->operands == 3) return open_tensors(l, o);
     char *input = name_at(o->input, n);
-    if (!input)
-        return out_fail(CLI_USAGE, "--input %s: one file for each of the %lld layers is needed, or one for all", o->input,
-                        (long long)o->layers.count);
+    if (!input) return out_fail(CLI_OUTPUT, "no memory");
     one.input = input;
     one.layer = (cli_count){o->layers.count ? o->layers.at[n] : 0, o->layers.count > 0};
     const int code = open_layer(l, &one);

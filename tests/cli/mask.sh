@@ -121,3 +121,7 @@ t mask convert --queries 3 --to keep --allow causal.csv
 t mask convert before.csv --from hf --to keep -o x.png
 t mask convert --batch 2 --queries 3 --keys 2 --key-count 0,2 --to ort-gqa
 t mask convert band.npy --from mha-padding --to keep
+t mask convert --bias numbers.csv --to keep -q
+t mask convert --queries 3 --to keep --entry 0
+t mask lint --queries 3 --png x.png
+t mask show --queries 3 --png x.png --json

@@ -61,3 +61,10 @@ q show $M --layer 5,5,5 --input $M:hidden_states,$M:hidden_states
 q show $M --layer 3 --input $M:hidden_states
 q show --weights none.npy
 q show --weights w.npy --colour red
+q show w.npy --weights w.npy --heads 2
+q show $M --layer 5 --input $M:hidden_states,$M:hidden_states
+q show $M --layer 5 --input $M:hidden_states --dtype f32
+q show $S:q $S:k $S:v --region 1,1
+q show $S:q $S:k $S:v --html x.html --colour 16
+q show $S:q $S:k $S:v --html x.html --json
+q show $S:q $S:k $S:v --json --log
