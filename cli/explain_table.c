@@ -186,7 +186,9 @@ static double total(const table *t, const printed *p)
 {
     const cli_row *r = t->row;
     if (p->named == NAMED) return r->out[p->channel];
-    if (p->named == SHARE) return !r->seen || isnan(r->key[0].share) ? NAN : 1;
+    for (int64_t j = 0; j < r->desc->keys && p->named == SHARE; j++)
+        if (isnan(r->key[j].share)) return NAN;
+    if (p->named == SHARE) return r->seen ? 1 : NAN;
     return p->named == EXP ? r->sum : r->weights + r->sink_weight;
 }
 
@@ -359,6 +361,14 @@ static void quoted(const char *text)
     putchar('"');
 }
 
+static void csv_number(double x)
+{
+    if (isnan(x))
+        printf(",nan"); /* printf would show its sign bit, which means nothing */
+    else
+        printf(",%.17g", x);
+}
+
 int explain_csv(const cli_row *r, const explain_view *v)
 {
     const int stage = explain_stage(v);
@@ -377,9 +387,9 @@ int explain_csv(const cli_row *r, const explain_view *v)
         if (v->token) quoted(v->token[k->key]), putchar(',');
         printf("%d,%s", !k->hidden, row_why(why, k->hidden, " + "));
         for (int c = 0; c < NAMED; c++)
-            if (explain_columns[c].stage <= stage) printf(",%.17g", explain_value(k, &explain_columns[c]));
+            if (explain_columns[c].stage <= stage) csv_number(explain_value(k, &explain_columns[c]));
         for (int64_t c = 0; c < r->desc->value_dim && stage == EXPLAIN_STAGE_OUTPUT; c++)
-            printf(",%.17g", k->weight == 0 ? 0 : k->weight * row_v(r, k->key, c));
+            csv_number(k->weight == 0 ? 0 : k->weight * row_v(r, k->key, c));
         printf("\n");
     }
     free(order);

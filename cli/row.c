@@ -126,7 +126,7 @@ void row_soften(cli_row *r)
     r->sink_weight = r->sink_exp > 0 ? r->sink_exp / r->sum : 0;
     for (int64_t j = 0; j < r->desc->keys; j++) {
         row_key *k = &r->key[j];
-        k->weight = k->exp == 0 ? 0 : k->exp / r->sum;
+        k->weight = k->hidden || r->max == -INFINITY ? 0 : k->exp / r->sum; /* with a score of +inf all are NaN */
         weights += k->weight;
         if (k->weight != 0) entropy -= k->weight * log(k->weight);
     }

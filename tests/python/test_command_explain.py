@@ -250,6 +250,20 @@ def test_nothing_is_seen(tmp_path):
     assert said["output"] == [0, 0] and {k["share"] for k in said["keys"]} == {"nan"}
 
 
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", "kv")
+def test_numbers_that_are_none(tmp_path, special, where):
+    """NaN and infinity at a seen key come out as the kernels give them, at a hidden one they do not come out at all."""
+    for key, hidden in ((1, False), (2, True)):
+        tensors = dict(zip("qkv", testdata.tensors(np.random.default_rng(2), np.float64, 1, 1, 1, 1, 3, 4, 2)))
+        tensors[where][0, 0, key] = special
+        want = reference(*tensors.values(), key_count=2)
+        said = json.loads(run(*words(tmp_path, tensors.values(), {"key_count": 2}), "--json"))
+        assert all(check["ok"] for check in said["check"])
+        tolerance.check("out", np.array([float(x) for x in said["output"]]), want.out[0, 0, 0], np.float64, want.size)
+        assert hidden == bool(np.isfinite([float(x) for x in said["output"]]).all()) or special == -np.inf
+
+
 def test_a_fused_result_that_differs_is_an_exit_code(tmp_path):
     """1e200 is no f32 product: the kernel gives NaN where double precision has numbers."""
     q, k, v = np.full((1, 2), 1e30, np.float32), np.float32([[1e30, 0], [0, 1]]), np.eye(2, dtype=np.float32)
