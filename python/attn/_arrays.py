@@ -98,19 +98,26 @@ def _of_dlpack(name, array):
 
 def _plain(name, tensor):
     """The tensor without its history, which may be dropped only where PyTorch does not record."""
+    if not tensor.requires_grad and not tensor.is_neg():
+        return tensor
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise ValueError("%s requires a gradient, which only attn.torch computes: hand in %s.detach(), or call that" % (name, name))
     return tensor.detach().resolve_neg()
 
 
+_BY_TORCH_DTYPE = {}
+
+
 def of_torch(name, tensor):
     """DLPack would do, at 20 times the cost."""
-    if tensor.device.type != "cpu" or tensor.layout is not sys.modules["torch"].strided:
+    torch = sys.modules["torch"]
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise ValueError("%s is a %s tensor on %s, and must be a strided one in the CPU's memory" % (name, tensor.layout, tensor.device))
-    kind = str(tensor.dtype)[6:]
-    shape = tuple(tensor.shape)
+    if not _BY_TORCH_DTYPE:
+        _BY_TORCH_DTYPE.update({getattr(torch, kind): code for kind, code in CODES.items()})
+    code, shape = _BY_TORCH_DTYPE.get(tensor.dtype, 0), tuple(tensor.shape)
     steps = tuple([step if n != 1 else 0 for step, n in zip(tensor.stride(), shape)])
-    return Operand(tensor, tensor.data_ptr(), shape, steps, CODES.get(kind, 0), kind)
+    return Operand(tensor, tensor.data_ptr(), shape, steps, code, None if code else str(tensor.dtype)[6:])
 
 
 def operand(name, value):
@@ -135,12 +142,17 @@ def numbers(name, value):
 # ---- results --------------------------------------------------------------------------------------------------------------------------
 
 
+_LIBRARIES = {}  # by type
+
+
 def library(value):
     """The name of the library whose arrays the results of a call with this q are: "numpy", "torch", "jax"."""
     if type(value) is np.ndarray:
         return "numpy"
-    root = type(value).__module__.partition(".")[0]
-    return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(root, "numpy")
+    kind = type(value)
+    if kind not in _LIBRARIES:
+        _LIBRARIES[kind] = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(kind.__module__.partition(".")[0], "numpy")
+    return _LIBRARIES[kind]
 
 
 def empty(kind, shape, code, like):

@@ -29,8 +29,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     key_padding_mask is (batch, keys), attn_mask (queries, keys) or (batch * heads, queries, keys). In both True means hidden, as in
     PyTorch, or they are float and added to the scores. is_causal is a hint there about attn_mask, which must be given with it; here it
-    changes nothing. Two differences: a query that sees no key gets zeros, not NaN; and the weights have no gradient: asking for one raises
-    NotImplementedError.
+    changes nothing. Three differences: a query that sees no key gets zeros, not NaN; the weights are those before dropout; and they have no
+    gradient: asking for one raises NotImplementedError.
 
     >>> import torch, attn.torch
     >>> theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True)
@@ -91,7 +91,6 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         refuse(rank not in (2, 3) or key.dim() != rank or value.dim() != rank,
                "query, key and value have ranks %d, %d and %d; they must be alike, 2 or 3", rank, key.dim(), value.dim())
         refuse(is_causal and attn_mask is None, "is_causal is True without attn_mask, about which it is a hint; that must be given too")
-        refuse(self.training and self.dropout > 0, "dropout is %s in training, and must be 0: this version has no dropout", self.dropout)
         inputs = {id(x): x for x in (query, key, value)}  # one object stays one, so that self-attention projects once
         if rank == 2:
             inputs = {name: x[None] for name, x in inputs.items()}
@@ -107,7 +106,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for x in autocast(q, k, v))
         bias, allow = self._masks(key_padding_mask, attn_mask, batch, queries, keys, q.dtype)
-        out = attention(q, k, v, bias=bias, allow=allow, return_weights="weight" if need_weights else None)
+        out = attention(q, k, v, bias=bias, allow=allow, dropout=self.dropout if self.training else 0.0,
+                        return_weights="weight" if need_weights else None)
         out, weights = out if need_weights else (out, None)
         out = self.out_proj(out.transpose(1, 2).flatten(2))
         if need_weights:

@@ -7,8 +7,9 @@ from typing import Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor
 
-from . import _describe, _library
+from . import _arrays, _describe, _library
 from ._backward import NAMES, attention_backward
+from ._describe import word
 from ._operator import STAGES
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -24,27 +25,35 @@ def _results(q, k, v, stage):
             q.new_empty(weights, dtype=real))
 
 
+def _dropout(rate, seed):
+    """The operator's dropout as attn.attention() has it; seed holds seed and offset as signed numbers."""
+    if not rate:
+        return {}
+    return {"dropout": rate, **{name: x & (1 << 64) - 1 for name, x in zip(("dropout_seed", "dropout_offset"), seed.tolist())}}
+
+
 @torch.library.custom_op("attn::attention", mutates_args=(), device_types="cpu")
 def op(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], allow: Optional[Tensor], alibi: Optional[Tensor],
        sink: Optional[Tensor], query_offset: Optional[Tensor], query_count: Optional[Tensor], key_count: Optional[Tensor],
        key_start: Optional[Tensor], causal: bool, align: Optional[str], window: Optional[Sequence[int]], scale: Optional[float],
-       softcap: float, stage: Optional[str], threads: Optional[int]) -> Tuple[Tensor, Tensor, Tensor]:
+       softcap: float, dropout: float, seed: Optional[Tensor], stage: Optional[str],
+       threads: Optional[int]) -> Tuple[Tensor, Tensor, Tensor]:
     c = _describe.describe(q, k, v, bias=bias, allow=allow, alibi=alibi, sink=sink, query_offset=query_offset, query_count=query_count,
                            key_count=key_count, key_start=key_start, causal=causal, align=align, window=window, scale=scale,
-                           softcap=softcap, threads=threads)
+                           softcap=softcap, **_dropout(dropout, seed), threads=threads)
     out, lse, weights = _results(q, k, v, stage)
-    c.result("out", out.shape, c.q.dtype, out)
-    c.result("lse", lse.shape, given=lse, missing=1)
+    _describe.put(c.desc, "out", _arrays.of_torch("out", out))
+    _describe.put(c.desc, "lse", _arrays.of_torch("lse", lse), missing=1)
     if stage is not None:
         c.desc.weights_stage = STAGES[stage]
-        c.result("weights", weights.shape, given=weights)
+        _describe.put(c.desc, "weights", _arrays.of_torch("weights", weights))
     _library.call(_library.lib.attn_run, ctypes.byref(c.desc))
     return out, lse, weights
 
 
 @op.register_fake
-def _fake(q, k, v, bias, allow, alibi, sink, query_offset, query_count, key_count, key_start, causal, align, window, scale, softcap, stage,
-          threads):
+def _fake(q, k, v, bias, allow, alibi, sink, query_offset, query_count, key_count, key_start, causal, align, window, scale, softcap,
+          dropout, seed, stage, threads):
     return _results(q, k, v, stage)
 
 
@@ -64,14 +73,14 @@ def backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor
                 bias: Optional[Tensor], allow: Optional[Tensor], alibi: Optional[Tensor], sink: Optional[Tensor],
                 query_offset: Optional[Tensor], query_count: Optional[Tensor], key_count: Optional[Tensor], key_start: Optional[Tensor],
                 causal: bool, align: Optional[str], window: Optional[Sequence[int]], scale: Optional[float], softcap: float,
-                threads: Optional[int]) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+                dropout: float, seed: Optional[Tensor], threads: Optional[int]) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     made = _gradients(q, k, v, bias, alibi, sink, wanted)
     into = {name: x for name, x, want in zip(NAMES, made, wanted) if want}
     real = torch.float64 if q.dtype == torch.float64 else torch.float32
     into.update({name: into[name].to(real) for name in ("alibi", "sink") if name in into})  # what the library holds them in
     attention_backward(q, k, v, out, lse, d_out, d_lse=d_lse, wanted=tuple(into), into=into, bias=bias, allow=allow, alibi=alibi, sink=sink,
                        query_offset=query_offset, query_count=query_count, key_count=key_count, key_start=key_start, causal=causal,
-                       align=align, window=window, scale=scale, softcap=softcap, threads=threads)
+                       align=align, window=window, scale=scale, softcap=softcap, **_dropout(dropout, seed), threads=threads)
     return tuple(into[name].to(x.dtype) if want else x for name, x, want in zip(NAMES, made, wanted))
 
 
@@ -128,6 +137,9 @@ def refuse(condition, sentence, *values):
 
 
 def check(q, k, v):
+    if q.dtype in _FLOATS and q.dtype == k.dtype == v.dtype and q.is_cpu and k.is_cpu and v.is_cpu and \
+            q.layout == k.layout == v.layout == torch.strided:
+        return
     for name, x in (("query", q), ("key", k), ("value", v)):
         refuse(x.dtype not in _FLOATS, "%s has dtype %s; it must be float32, float64, float16 or bfloat16", name, x.dtype)
         refuse(x.dtype != q.dtype, "query has dtype %s and %s has %s; they must be alike", q.dtype, name, x.dtype)
@@ -143,17 +155,26 @@ def autocast(*tensors):
     return tensors
 
 
+def seed_of(dropout, seed=None, offset=0):
+    """Seed and offset for the operator; a seed that is not said comes from PyTorch's generator, so torch.manual_seed() repeats it."""
+    if not dropout:
+        return None
+    if seed is None:
+        return torch.randint(1 << 62, (2,))
+    return torch.tensor([word(name, x) - (x >> 63 << 64) for name, x in (("dropout_seed", seed), ("dropout_offset", offset))])
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Optional[Tensor] = None, allow: Optional[Tensor] = None, causal: bool = False,
-              align: Optional[str] = None, window: Optional[Tuple[Optional[int], Optional[int]]] = None,
-              query_offset: Ints = None, query_count: Ints = None,
-              key_count: Ints = None, key_start: Ints = None,
-              scale: Optional[float] = None, softcap: float = 0.0, alibi: Optional[Tensor] = None, sink: Optional[Tensor] = None,
-              return_lse: bool = False, return_weights: Optional[str] = None,
-              threads: Optional[int] = None) -> Union[Tensor, Tuple[Tensor, ...]]:
+              align: Optional[str] = None, window: Optional[Tuple[Optional[int], Optional[int]]] = None, query_offset: Ints = None,
+              query_count: Ints = None, key_count: Ints = None, key_start: Ints = None, scale: Optional[float] = None,
+              softcap: float = 0.0, alibi: Optional[Tensor] = None, sink: Optional[Tensor] = None, dropout: float = 0.0,
+              dropout_seed: Optional[int] = None, dropout_offset: int = 0, return_lse: bool = False,
+              return_weights: Optional[str] = None, threads: Optional[int] = None) -> Union[Tensor, Tuple[Tensor, ...]]:
     """attn.attention() as an operator of PyTorch: the same arguments with the same meaning, for tensors of rank 4.
 
     q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, value_dim); out is (batch, heads, queries,
-    value_dim), in memory (batch, queries, heads, value_dim). Returns out, or (out, lse, weights) of what was asked for.
+    value_dim), in memory (batch, queries, heads, value_dim). dropout_seed None: drawn from PyTorch's generator. Returns out,
+    or (out, lse, weights) of what was asked for. Gradients flow from out and lse to q, k, v, bias, alibi and sink.
     """
     check(q, k, v)
     refuse(q.dim() != 4 or k.dim() != 4 or v.dim() != 4, "q, k and v have ranks %d, %d and %d; they must be 4", q.dim(), k.dim(), v.dim())
@@ -162,7 +183,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Optional[Tensor] = None,
     counts = [x if x is None or isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int64)
               for x in (query_offset, query_count, key_count, key_start)]
     sides = None if window is None else [-1 if side is None else side for side in window]
-    out, lse, weights = op(q, k, v, bias, allow, alibi, sink, *counts, causal, align, sides, scale, float(softcap), return_weights,
-                           threads)
+    out, lse, weights = op(q, k, v, bias, allow, alibi, sink, *counts, causal, align, sides, scale, float(softcap), float(dropout),
+                           seed_of(dropout, dropout_seed, dropout_offset), return_weights, threads)
     results = [out] + ([lse] if return_lse else []) + ([weights] if return_weights is not None else [])
     return out if len(results) == 1 else tuple(results)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from ._multihead import MultiheadAttention
-from ._torch_op import attention, autocast, check, op, refuse
+from ._torch_op import attention, autocast, check, op, refuse, seed_of
 
 __all__ = ["attention", "scaled_dot_product_attention", "MultiheadAttention"]
 
@@ -28,6 +28,23 @@ def _flatten(x, outer):
     """(*outer, heads, positions, channels), the outer axes broadcast and made one; a view wherever the strides allow it."""
     x = x.expand(*outer, *x.shape[-3:])
     return x if len(outer) == 1 else x.reshape(-1, *x.shape[-3:])
+
+
+def _broadcast(query, key, value, enable_gqa):
+    """The three with all batch axes alike, at least one, and heads that the operator takes; and the rank of the result."""
+    rank = max(query.dim(), key.dim(), value.dim())
+    refuse(min(query.dim(), key.dim(), value.dim()) < 2, "query, key and value need at least 2 axes, (positions, channels)")
+    query, key, value = (x[(None,) * (max(rank, 4) - x.dim())] for x in (query, key, value))
+    outer = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    heads, kv_heads, value_heads = query.shape[-3], key.shape[-3], value.shape[-3]
+    if enable_gqa:
+        refuse(kv_heads != value_heads or not kv_heads or heads % kv_heads,
+               "with enable_gqa query, key and value have %d, %d and %d heads; "
+               "key and value must have as many, a divisor of query's", heads, kv_heads, value_heads)
+    elif not heads == kv_heads == value_heads and not kv_heads == value_heads == 1:
+        (heads,) = torch.broadcast_shapes((heads,), (kv_heads,), (value_heads,))
+        query, key, value = (x.expand(*x.shape[:-3], heads, *x.shape[-2:]) for x in (query, key, value))
+    return (*(x.expand(*outer, *x.shape[-3:]) for x in (query, key, value)), rank)
 
 
 def _mask_arguments(mask, is_causal, outer, queries, keys):
@@ -56,7 +73,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
     attn_mask broadcasts to (..., heads, queries, keys): bool, True = takes part; or float, added to the scores (-inf hides); or one of
     torch.nn.attention.bias.causal_upper_left and causal_lower_right. is_causal counts positions from the top left, as in PyTorch, and
-    excludes attn_mask. A query that sees no key gives zeros. scale is 1 / sqrt(E) when None. Under torch.autocast the inputs are
+    excludes attn_mask. dropout_p drops weights as PyTorch does, in training or not, with random numbers of the library's own that
+    torch.manual_seed() repeats. A query that sees no key gives zeros. scale is 1 / sqrt(E) when None. Under torch.autocast the inputs are
     converted as PyTorch does.
 
     >>> import torch, attn.torch
@@ -65,23 +83,17 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     torch.Size([2, 8, 5, 16])
     """
     check(query, key, value)
-    refuse(dropout_p != 0.0, "dropout_p is %s, and must be 0: this version has no dropout", dropout_p)
-    rank = max(query.dim(), key.dim(), value.dim())
-    refuse(min(query.dim(), key.dim(), value.dim()) < 2, "query, key and value need at least 2 axes, (positions, channels)")
-    query, key, value = (x[(None,) * (max(rank, 4) - x.dim())] for x in (query, key, value))
-    outer = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
-    heads, kv_heads, value_heads = query.shape[-3], key.shape[-3], value.shape[-3]
-    if enable_gqa:
-        refuse(kv_heads != value_heads or not kv_heads or heads % kv_heads,
-               "with enable_gqa query, key and value have %d, %d and %d heads; "
-               "key and value must have as many, a divisor of query's", heads, kv_heads, value_heads)
-    elif not heads == kv_heads == value_heads and not kv_heads == value_heads == 1:
-        (heads,) = torch.broadcast_shapes((heads,), (kv_heads,), (value_heads,))
-        query, key, value = (x.expand(*x.shape[:-3], heads, *x.shape[-2:]) for x in (query, key, value))
+    refuse(not 0 <= dropout_p <= 1, "dropout_p is %s, and must be from 0 to 1", dropout_p)
+    rank = query.dim()
+    if not (rank == key.dim() == value.dim() == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]):
+        query, key, value, rank = _broadcast(query, key, value, enable_gqa)
+    outer = query.shape[:-3]
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     bias, allow, causal, align = _mask_arguments(attn_mask, is_causal, outer, query.shape[-2], key.shape[-2])
-    flat = [_flatten(x, outer) for x in (query, key, value)]
-    out = op(*flat, bias, allow, None, None, None, None, None, None, causal, align, None, scale, 0.0, None, None)[0]
+    if len(outer) > 1:
+        query, key, value = (_flatten(x, outer) for x in (query, key, value))
+    out = op(query, key, value, bias, allow, None, None, None, None, None, None, causal, align, None, scale, 0.0, float(dropout_p),
+             seed_of(dropout_p), None, None)[0]
     if len(outer) > 1:
         out = out.unflatten(0, outer)
     return out if rank >= 4 else out[(0,) * (4 - rank)]

@@ -139,7 +139,7 @@ def test_biases_of_torch():
 
 
 def test_layouts_are_read_in_place():
-    """(batch, positions, heads, channels) seen through a transpose, reversed by flip, sliced, repeated by expand: no copy, the same bits."""
+    """(batch, positions, heads, channels) seen through a transpose, a slice of something wider, keys by columns: the same bits."""
     q, k, v = draw((2, 4, 33, 8), (2, 4, 40, 8), (2, 4, 40, 8))
     want = sdpa(q, k, v)
     laid = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
@@ -160,7 +160,8 @@ def test_autocast():
 
 
 REFUSED = [
-    (dict(dropout_p=0.1), "dropout_p is 0.1"),
+    (dict(dropout_p=-0.1), "dropout_p is -0.1"),
+    (dict(dropout_p=1.5), "dropout_p is 1.5"),
     (dict(attn_mask=torch.ones(5, 7, dtype=torch.bool), is_causal=True), "attn_mask is given and is_causal is True"),
     (dict(attn_mask=causal_lower_right(5, 7), is_causal=True), "attn_mask is given and is_causal is True"),
     (dict(attn_mask=torch.ones(5, 7, dtype=torch.int32)), "attn_mask has dtype torch.int32"),
@@ -215,11 +216,11 @@ def test_all_of_attention():
 def samples():
     q, k, v = draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6))
     none = [None] * 8
-    yield (q, k, v, *none, False, None, None, None, 0.0, None, None)
-    yield (q.double(), k.double(), v.double(), *none, True, "top_left", None, 0.5, 2.0, "weight", None)
+    yield (q, k, v, *none, False, None, None, None, 0.0, 0.0, None, None, None)
+    yield (q.double(), k.double(), v.double(), *none, True, "top_left", None, 0.5, 2.0, 0.25, torch.tensor([7, -1]), "weight", None)
     (bias,) = draw((5, 7))
     yield (q.transpose(1, 2).contiguous().transpose(1, 2), k, v, bias, bias > 0, torch.ones(4), torch.zeros(4), None, None,
-           torch.tensor([7, 5]), None, True, "bottom_right", [2, 0], None, 0.0, None, 1)
+           torch.tensor([7, 5]), None, True, "bottom_right", [2, 0], None, 0.0, 0.0, None, None, 1)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -358,6 +359,50 @@ def test_what_has_no_gradient():
     (first,) = torch.autograd.grad(sdpa(q, k, v, enable_gqa=True).sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivatives"):
         first.sum().backward()
+
+
+# ---- dropout ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_dropout_is_the_formulas():
+    """With the weights that dropout_mask() keeps, by hand in float64; gradients too."""
+    q, k, v = learn(draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6), dtype=torch.float64))
+    keep = torch.from_numpy(attn.dropout_mask(0.3, (2, 4, 5, 7), seed=2**63 + 5, offset=9)).double() / 0.7
+    got = attn.torch.attention(q, k, v, dropout=0.3, dropout_seed=2**63 + 5, dropout_offset=9)
+    peers = learn((q, k, v))
+    wide = [t.repeat_interleave(2, 1) for t in peers[1:]]
+    want = (torch.softmax(peers[0] @ wide[0].mT / 8**0.5, -1) * keep) @ wide[1]
+    close(got, want, torch.float64, 4.0)
+    (flow,) = draw(got.shape, dtype=torch.float64, seed=SEED + 1)
+    got.backward(flow), want.backward(flow)
+    for a, b in zip((q, k, v), peers):
+        close(a.grad, b.grad, torch.float64, 4.0, "gradient", gradient=True, least=3.0)
+    assert torch.autograd.gradcheck(lambda *a: attn.torch.attention(*a, dropout=0.3, dropout_seed=1), (q, k, v))
+
+
+def test_dropout_follows_torchs_seed():
+    q, k, v = draw((2, 4, 50, 8), (2, 4, 70, 8), (2, 4, 70, 8))
+    torch.manual_seed(3)
+    first, second = sdpa(q, k, v, dropout_p=0.5), sdpa(q, k, v, dropout_p=0.5)
+    torch.manual_seed(3)
+    assert torch.equal(sdpa(q, k, v, dropout_p=0.5), first) and not torch.equal(first, second)
+    assert (sdpa(q, k, v, dropout_p=1.0) == 0).all()
+    ones = sdpa(q, k, torch.ones_like(v), dropout_p=0.25)  # the kept weights sum to 1 in the mean
+    assert abs(float(ones.mean()) - 1) < 0.02 and float(ones.std()) > 0.01
+    compiled = torch.compile(lambda *a: sdpa(*a, dropout_p=0.5), backend="aot_eager", fullgraph=True)
+    torch.manual_seed(3)
+    assert torch.equal(compiled(q, k, v), first)
+
+
+def test_multihead_drops_in_training_only():
+    torch.manual_seed(SEED)
+    layer = attn.torch.MultiheadAttention(16, 4, dropout=0.5, batch_first=True)
+    (x,) = draw((2, 5, 16))
+    assert not torch.equal(layer(x, x, x)[0], layer(x, x, x)[0])
+    _, weights = layer(x, x, x)
+    assert torch.allclose(weights.sum(-1), torch.ones(2, 5))
+    layer.eval()
+    assert torch.equal(layer(x, x, x)[0], layer(x, x, x)[0])
 
 
 # ---- MultiheadAttention -----------------------------------------------------------------------------------------------------------------
