@@ -24,10 +24,11 @@ from . import _library
 from ._backward import attention_backward
 from ._check import Check, check
 from ._explain import Explanation, explain
+from ._inspect import Summary, summary, weights
 from ._layer import Layer
 from ._operator import alibi_slopes, attention, dropout_mask, isas, merge, work_bytes
 
-__all__ = ["attention", "attention_backward", "merge", "alibi_slopes", "dropout_mask", "isas", "work_bytes", "explain", "Explanation",
-           "check", "Check", "Layer", "version"]
+__all__ = ["attention", "attention_backward", "merge", "alibi_slopes", "dropout_mask", "isas", "work_bytes", "weights", "summary",
+           "Summary", "explain", "Explanation", "check", "Check", "Layer", "version"]
 
 version: str = _library.lib.attn_version_text().decode()

@@ -2,7 +2,7 @@
 SPDX-License-Identifier: MIT
 """
 import ctypes
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -93,3 +93,59 @@ def inspect(q: Any, k: Any, *, heads: Numbers = None, queries: Numbers = None, k
             setattr(w, name, _describe.view(x, rank - len(shape)))  # axes that the field has behind the array's
     _library.call(_library.lib.attn_inspect, ctypes.byref(c.desc), ctypes.byref(w))
     return {name: _arrays.finish(c.kind, array) for name, array in results.items()}
+
+
+def weights(q: Any, k: Any, lse: Optional[Any] = None, *, heads: Numbers = None, queries: Numbers = None,
+            keys: Optional[Tuple[int, int]] = None, stage: str = "weight", **options: Any) -> Any:
+    """The weights of attention(q, k, v, **options) at chosen places: (batch, heads, queries, keys), or fewer axes as q has.
+
+    heads and queries: numbers in any order, negative ones from the end; None = all. keys: (first, count), None = all. lse: what
+    attention() returned, which saves computing it again. stage: "weight", or the scores "scaled", "capped" or "biased". The cost is that
+    of the places asked for.
+
+    >>> import numpy as np, attn
+    >>> q, k, v = np.random.default_rng(4).standard_normal((3, 8, 1000, 16))
+    >>> out, lse = attn.attention(q, k, v, causal=True, return_lse=True)
+    >>> w = attn.weights(q, k, lse, heads=[2], queries=[500, -1], causal=True)
+    >>> w.shape, bool(np.allclose(w[0] @ v[2], out[2, [500, -1]]))
+    ((1, 2, 1000), True)
+    """
+    return inspect(q, k, lse=lse, heads=heads, queries=queries, keys=keys, values=stage, **options)["values"]
+
+
+class Summary(NamedTuple):
+    """What summary() returns; None where it was not asked for. Axes are q's, with the chosen heads and queries."""
+    entropy: Any  # (.., queries): of each query's weights, in nats
+    first_mass: Any  # (.., queries): the weight of the sequence's first key
+    top_weight: Any  # (.., queries, top): the largest weights, largest first
+    top_key: Any  # (.., queries, top): their keys, int64; -1 where fewer keys have a weight above 0
+    window_mass: Any  # (.., queries): the sum of the weights in the window
+    received: Any  # (.., keys): what each key gets from all chosen queries together
+    map_mean: Any  # (.., rows, columns): the mean of the weights in each cell, hidden ones counting as 0
+    map_max: Any  # (.., rows, columns): the largest of them
+
+
+def summary(q: Any, k: Any, lse: Optional[Any] = None, *, heads: Numbers = None, queries: Numbers = None,
+            keys: Optional[Tuple[int, int]] = None, top: int = 0, mass: Optional[Tuple[Optional[int], Optional[int]]] = None,
+            received: bool = True, map: Optional[Tuple[int, int]] = None, **options: Any) -> Summary:
+    """What the weights of attention(q, k, v, **options) add up to, without a matrix of queries * keys.
+
+    top: how many of the largest weights of each query, up to 64. mass: (left, right), sums the weights that near to the query's
+    position; None = no bound. received: the sum over the queries, for each key. map: (rows, columns) of a picture of all weights.
+    heads, queries, keys, lse: as for weights(); keys choose what received and the map show, all else is of whole rows.
+
+    >>> import numpy as np, attn
+    >>> q, k = np.random.default_rng(5).standard_normal((2, 4, 300, 8))
+    >>> s = attn.summary(q, k, causal=True, top=3, mass=(10, 0), map=(20, 20))
+    >>> s.entropy.shape, s.top_key.shape, s.received.shape, s.map_mean.shape
+    ((4, 300), (4, 300, 3), (4, 300), (4, 20, 20))
+    >>> bool(np.allclose(s.received.sum(axis=1), 300)), int(s.top_key[0, 0, 0]), int(s.top_key[0, 0, 1])
+    (True, 0, -1)
+    """
+    if not 0 <= top <= 64:
+        raise ValueError("top is %d, and must be from 0 to 64" % top)
+    if mass is not None:
+        mass = tuple(-1 if side is None else _describe.integer("mass", side) for side in mass)
+    got = inspect(q, k, lse=lse, heads=heads, queries=queries, keys=keys, entropy=True, first_mass=True, top=top, window_mass=mass,
+                  received=received, map_mean=map, map_max=map, **options)
+    return Summary(*(got.get(name) for name in Summary._fields))
