@@ -70,6 +70,7 @@ static void help(FILE *to)
 {
     fprintf(to, "attn: exact attention\n\nExamples:\n"
                 "  attn demo\n"
+                "  attn explain --q \"1,0\" --k \"1,0; 0,1\" --v \"10,0; 0,10\"\n"
                 "  attn run q.npy k.npy v.npy -o out.npy --causal\n"
                 "  attn check q.npy k.npy v.npy --against theirs.npy\n"
                 "  attn cost --tokens 100,200\n\n"

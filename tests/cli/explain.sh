@@ -16,8 +16,10 @@ e --entry 0 --head 0 --row 2 --query-count 2
 echo "Steps:"
 for stage in scaled capped biased weight; do e --entry 0 --head 3 --row 0 --stage $stage --key-count 3; done
 echo "A trained layer:"
-q explain $M --layer 5 --input $M:hidden_states --head 7 --row 10 --top 5 --tokens $M --sort weight
-q explain $M --layer 5 --input $M:hidden_states --head 7 --row 10 --top 3 --tokens $M --sort share --causal --csv | cut -c 1-60
+# Two decimals: those of a projection differ in the last of f32 from one BLAS kernel to another.
+q explain $M --layer 5 --input $M:hidden_states --head 7 --row 10 --top 5 --tokens $M --sort weight --digits 2 | sed '/^  output/,/^   /{ /^  check/!d; }'
+q explain $M --layer 5 --input $M:hidden_states --head 7 --row 10 --top 2 --tokens $M --causal --digits 1 --channels 3,1 --why 8 | sed -n '/key  /,/sum/p;/^Key/,$p'
+q explain $M --layer 5 --input $M:hidden_states --head 7 --row 10 --top 3 --tokens $M --sort share --causal --csv | cut -d , -f 1-5 | sed -E "s,(\.[0-9]{2})[0-9]*$,\1,"
 echo "Refused:"
 q explain
 q explain --q 1,0 --k 1,0

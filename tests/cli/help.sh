@@ -36,7 +36,7 @@ mkdir -p bin share/attn
 cp "$ATTN" bin
 cp minilm.safetensors share/attn/minilm-layer.safetensors
 ln -s minilm.safetensors model.safetensors
-for sub in run explain check cost show mask info demo; do
+for sub in run explain check lesson cost show mask info demo; do
     sed -n '/^Examples/,/^Usage/s/^  attn //p' $sub.help > examples
     while read -r line; do
         eval "bin/attn $line" > .said 2>&1
