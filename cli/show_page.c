@@ -117,40 +117,80 @@ static int new_numbers(numbers *n, const show_layer *l, const region *r, int64_t
     return good ? CLI_OK : out_fail(CLI_OUTPUT, "no memory for the page");
 }
 
-static void take_row(numbers *n, const cli_row *row, const region *r, int64_t at)
+static void take_row(numbers *n, const cli_row *row, const region *r, int64_t at, int sizes)
 {
     for (int64_t j = 0; j < r->columns; j++) {
         const row_key *k = &row->key[r->column + j];
         const double   x[NUMBERS] = {k->dot, k->score, k->share, 0, k->capped, k->bias, k->alibi};
         for (int m = 0; m < NUMBERS; m++)
             if (n->of[m] && m != SIZE) n->of[m][at + j] = (float)x[m];
-        n->of[SIZE][row->kv_head * r->columns + j] = (float)k->value_size;
+        if (sizes) n->of[SIZE][row->kv_head * r->columns + j] = (float)k->value_size;
         n->hidden[at + j] = (uint16_t)k->hidden;
     }
 }
 
-/* Every number of every row, in double precision, stored as f32; max too, so that the largest score less max is 0. */
-static int explain_rows(const cli_show *s, const show_layer *l, const region *r, numbers *n)
+/* Every number of every row, in double precision, stored as f32; max too, so that the largest score less max is 0. Rows are shared out to the threads. */
+enum { MAX, SUM, LSE, ENTROPY, EFFECTIVE, SINK, FACTS };
+
+typedef struct explaining {
+    const cli_show   *s;
+    const show_layer *l;
+    const region     *r;
+    numbers          *n;
+    double (*fact)[FACTS]; /* of each row */
+    int    *code;          /* of each thread */
+    int32_t width;
+} explaining;
+
+static void explain_some(void *arg, int32_t index)
 {
-    n->facts = json_array();
-    for (int64_t h = 0; h < s->heads; h++) {
+    const explaining *x = arg;
+    const show_layer *l = x->l;
+    const int64_t     rows = x->r->rows, group = l->heads / l->kv_heads;
+    for (int64_t at = index; at < x->s->heads * rows && !x->code[index]; at += x->width) {
+        const int64_t n = at / rows, head = x->s->head[n];
+        const int     first = at % rows == 0 && (n == 0 || x->s->head[n - 1] / group != head / group); /* of its key head */
+        cli_row       row;
+        x->code[index] = row_open(&row, &l->desc, 0, head, x->r->row + at % rows);
+        if (!x->code[index]) {
+            const double fact[FACTS] = {(float)row.max, row.sum, row.lse, row.entropy, row.effective, row.sink_weight};
+            take_row(x->n, &row, x->r, at * x->r->columns, first);
+            memcpy(x->fact[at], fact, sizeof fact);
+        }
+        row_close(&row);
+    }
+}
+
+static json_t *list_facts(const explaining *x)
+{
+    static const char *const name[] = {"max", "sum", "lse", "entropy", "effective", "sink"};
+    json_t                  *heads = json_array();
+    for (int64_t h = 0; h < x->s->heads; h++) {
         json_t *rows = json_array();
-        json_array_append_new(n->facts, rows);
-        for (int64_t i = 0; i < r->rows; i++) {
-            cli_row   row;
-            const int code = row_open(&row, &l->desc, 0, s->head[h], r->row + i);
-            if (!code) {
-                take_row(n, &row, r, (h * r->rows + i) * r->columns);
-                json_array_append_new(rows, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "max", out_json_real((float)row.max), "sum",
-                                                      out_json_real(row.sum), "lse", out_json_real(row.lse), "entropy",
-                                                      out_json_real(row.entropy), "effective", out_json_real(row.effective), "sink",
-                                                      out_json_real(row.sink_weight)));
-            }
-            row_close(&row);
-            if (code) return code;
+        json_array_append_new(heads, rows);
+        for (int64_t i = 0; i < x->r->rows; i++) {
+            json_t *row = json_object();
+            for (int n = 0; n < FACTS; n++) json_object_set_new(row, name[n], out_json_real(x->fact[h * x->r->rows + i][n]));
+            json_array_append_new(rows, row);
         }
     }
-    return CLI_OK;
+    return heads;
+}
+
+static int explain_rows(const cli_show *s, const show_layer *l, const region *r, numbers *n)
+{
+    const attn_executor *executor = l->desc.executor;
+    explaining           x = {s, l, r, n, calloc((size_t)(s->heads * r->rows), sizeof *x.fact), NULL, executor ? executor->width : 1};
+    x.code = calloc((size_t)x.width, sizeof *x.code);
+    int code = x.fact && x.code ? CLI_OK : out_fail(CLI_OUTPUT, "no memory for the page");
+    if (!code && executor)
+        executor->parallel_for(executor->context, x.width, explain_some, &x);
+    else if (!code)
+        explain_some(&x, 0);
+    for (int32_t t = 0; t < x.width && !code; t++) code = x.code[t];
+    if (!code) n->facts = list_facts(&x);
+    free(x.fact), free(x.code);
+    return code;
 }
 
 /* What a row has without its other keys: scores, as the kernels compute them, and who is hidden. */
