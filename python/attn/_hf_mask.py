@@ -60,13 +60,13 @@ class Mask(torch.Tensor):
     @staticmethod
     def __new__(cls, shape, options, rows):
         mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool)
-        mask.options, mask._rows, mask._all = options, rows, None
+        mask.options, mask.rows, mask._all = options, rows, None
         return mask
 
     def dense(self):
         """The boolean tensor, True = may be seen; made once."""
         if self._all is None:
-            self._all = self._rows(0, self.shape[2])
+            self._all = self.rows(0, self.shape[2])
         return self._all
 
     def blocks(self):
@@ -75,7 +75,7 @@ class Mask(torch.Tensor):
         step = max(1, MASK_BYTES // max(1, batch * keys))
         if step >= queries:
             return [(0, queries, self.dense())]
-        return ((first, min(step, queries - first), self._rows(first, min(step, queries - first))) for first in range(0, queries, step))
+        return ((first, min(step, queries - first), self.rows(first, min(step, queries - first))) for first in range(0, queries, step))
 
     def __repr__(self):
         return "Mask(%s, %s)" % (tuple(self.shape), self.options)

@@ -2,6 +2,7 @@
 SPDX-License-Identifier: MIT
 
     register(name="libattn")      afterwards attn_implementation="libattn" is one that models take
+    capture(model, ...)           a context in which weights, or what they sum up to, of chosen layers, heads and rows are recorded
 
 >>> import torch, transformers, attn.hf
 >>> attn.hf.register()
@@ -30,9 +31,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.utils.output_capturing import _active_collector
 
 from . import attention
+from ._hf_capture import Look, capture, watch
 from ._hf_mask import Mask, mask
 
-__all__ = ["register", "Mask", "attention_forward", "mask"]
+__all__ = ["register", "capture", "Look", "Mask", "attention_forward", "mask"]
 
 
 def _refuse(query, key, value, attention_mask, dropout, given):
@@ -123,6 +125,7 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     options.update(scale=None if scaling is None else float(scaling), softcap=softcap or 0.0, sink=s_aux,
                    threads=1 if torch.get_num_threads() == 1 else None)
     blocks = _blocks(attention_mask, query.shape[2], options)
+    watch(module, query, key, attention_mask, options)
     inputs = (query, key, value, options.get("bias"), s_aux)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
         return _differentiable(query, key, value, blocks, _weights_wanted(given))

@@ -1,6 +1,7 @@
 """transformers' models on libattn: the same numbers as eager, from the options that the masks mean.
 SPDX-License-Identifier: MIT
 """
+import doctest
 import os
 import subprocess
 import sys
@@ -283,3 +284,76 @@ def test_the_bench_works():
     bench = os.path.join(testdata.ROOT, "bench", "minilm.py")
     done = subprocess.run([sys.executable, bench, "--quick", "--threads", "1"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("8 sentences"), done.stdout + done.stderr
+
+
+# ---- looking ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss", "bert"])
+def test_capture(name, no_dense):
+    """What is recorded is a part of what output_attentions gives, while the model's result stays the same."""
+    model, inputs = models.build(name, "libattn"), models.batch("right")
+    with torch.no_grad():
+        whole = model(**inputs, output_attentions=True)
+        with attn.hf.capture(model, layers=[1], heads=[3, 0], rows=[5, -1], values="weight", entropy=True, top=2, received=True) as seen:
+            again = model(**inputs)
+    look, = seen
+    want = whole.attentions[1][:, [3, 0]][:, :, [5, 10]]
+    assert torch.equal(again.logits, whole.logits) and (look.layer, look.heads, look.rows) == (1, [3, 0], [5, 10])
+    assert torch.equal(look["values"], want)
+    close("entropy", look["entropy"], torch.special.entr(want).sum(-1))
+    close("received", look["received"], want.sum(2))
+    close("top", look["top_weight"], want.topk(2).values)
+
+
+def test_capture_while_generating():
+    """One look per step at the last row, whose keys grow; a row that only the prefill has is seen once."""
+    model = models.build("llama", "libattn")
+    with attn.hf.capture(model, layers=[0], rows=[-1]) as last, attn.hf.capture(model, layers=[0], rows=[4]) as fifth:
+        model.generate(**models.batch("left"), max_new_tokens=4, do_sample=False, eos_token_id=None)
+    assert [tuple(look["values"].shape) for look in last] == [(3, 4, 1, n) for n in (11, 12, 13, 14)]
+    assert [look.rows for look in fifth] == [[4]]
+    assert all((look["values"].sum(-1) - 1).abs().max() < 1e-5 and (look["values"][2, :, :, :6] == 0).all() for look in last)
+
+
+def test_capture_switches_and_switches_back():
+    model = models.build("bert", "eager")
+    inputs = models.batch("none")
+    with torch.no_grad():
+        want = model(**inputs, output_attentions=True).attentions
+        with attn.hf.capture(model) as seen:
+            model(**inputs)
+    assert model.config._attn_implementation == "eager" and [look.layer for look in seen] == [0, 1]
+    for look, weights in zip(seen, want):
+        close("values", look["values"], weights)
+    with torch.no_grad(), attn.hf.capture(model, layers=["layer.1.attention"]) as seen:
+        model(**inputs)
+    assert [look.name for look in seen] == ["bert.encoder.layer.1.attention.self"]
+
+
+def test_capture_of_a_mask_without_options(monkeypatch):
+    model, ids = models.build("llama", "libattn"), models.batch("none")["input_ids"][:1]
+    how = dict(position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6]]), use_cache=False)
+    with torch.no_grad():
+        want = model(ids, output_attentions=True, **how).attentions[1][:, :, [9, 4]]
+        monkeypatch.setattr(attn._hf_mask.Mask, "dense", None)
+        monkeypatch.setattr(attn._hf_mask, "MASK_BYTES", 3 * models.TOKENS)
+        with attn.hf.capture(model, layers=[1], rows=[9, 4]) as seen:
+            model(ids, **how)
+        assert torch.equal(seen[0]["values"], want)
+        with pytest.raises(ValueError, match="choose fewer rows"), attn.hf.capture(model):
+            model(ids, **how)
+        with pytest.raises(ValueError, match="window_mass"), attn.hf.capture(model, rows=[1], window_mass=(1, 0)):
+            model(ids, **how)
+
+
+def test_nothing_was_captured():
+    model = models.build("bert", "libattn")
+    with pytest.raises(ValueError, match="no attention was seen"), torch.no_grad(), attn.hf.capture(model, layers=[7]):
+        model(**models.batch("none"))
+
+
+@pytest.mark.parametrize("module", [attn.hf, attn._hf_capture], ids=lambda module: module.__name__)
+def test_examples(module):
+    result = doctest.testmod(module)
+    assert result.attempted and not result.failed
