@@ -31,6 +31,7 @@ expected_isa() {
     all() { for f; do [[ $flags == *" $f "* ]] || return 1; done; }
     all avx2 fma f16c && names+=,avx2
     all avx512f avx512bw avx512dq avx512vl && names+=,avx512
+    all avx512f avx512bw avx512dq avx512vl avx512_bf16 && names+=,avx512bf16
     [ "$(uname -m)" = aarch64 ] && names+=,neon
     echo "$names"
 }

@@ -9,19 +9,20 @@
 
 /* Where a thread's scratch lies: offsets in bytes from the start of its slot. One map, made in plan.c and nowhere else:
  *
- *   q | s | edit | drop | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | k | v
+ *   q | s | edit | drop | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | k | v | pack
  *
  * each part starts on 64 bytes and is followed by at least 64 bytes that nobody may touch (poisoned under ASAN). */
 struct attn_scratch {
-    size_t q, s, edit, drop, o[2], top[2], sum[2], slope, near, low, high, shift, sink, lse, k, v, bytes;
+    size_t q, s, edit, drop, o[2], top[2], sum[2], slope, near, low, high, shift, sink, lse, k, v, pack, bytes;
 };
 
-enum { ATTN_SCRATCH_PARTS = 19, ATTN_RED_ZONE = 64 };
+enum { ATTN_SCRATCH_PARTS = 20, ATTN_RED_ZONE = 64 };
 
 /* What one run does; read only once made. */
 struct attn_plan {
     attn_desc                  d; /* checked, defaults filled in: scale, query_count and so on stay pointers */
     const struct attn_kernel  *kernel;
+    int64_t                    takes; /* bytes of an element of keys and values as the kernel takes them */
     const struct attn_convert *in, *bias, *out, *weights, *lse;
     double                     factor;      /* scale in the kernel's domain */
     int64_t                    block_heads; /* a task: so many heads of a group x so many queries, at most kernel->rows together */

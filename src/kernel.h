@@ -54,9 +54,11 @@ struct attn_block {
     const void      *shift;        /* [rows]; weights are scaled by 2^-shift, see attn_kernel.finish */
     double           cap;          /* 0 = off; in the domain */
     int64_t          shifted;      /* 1 if any shift is not 0 */
+    double           factor;       /* what attn_kernel.load was given: a row may multiply the scores by a part of it instead */
+    void            *pack;         /* for rows that read elements: room for a tile of values, channels rounded up to 16 */
 };
 
-/* A tile of keys. k and v have an innermost stride of 1. */
+/* A tile of keys, of reals or of what attn_kernel.reads says. k and v have an innermost stride of 1. */
 struct attn_tile {
     const void *k, *v;
     int64_t     k_step, v_step, keys;
@@ -125,8 +127,9 @@ struct attn_gradient {
 struct attn_kernel {
     const char *name, *isa;
     int64_t     real_bytes, rows;
+    int32_t     reads; /* the dtype of keys, values and lines of queries, which it then takes as they are; 0: real */
 
-    /* Channels at .. at + n - 1 of q: lines[r][c - at] * factor, rounded once; a finite number stays finite. lines[r] holds n rounded up to 16. */
+    /* Channels at .. at + n - 1 of q: lines[r][c - at] * factor, rounded once; a finite number stays finite. Lines of reals hold n rounded up to 16. */
     void (*load)(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor);
 
     /* lines[r][i] = thing at + i of row r, n <= ATTN_TILE of them, out of o (total = value_dim) or s (total = ATTN_TILE); lines is [rows][ATTN_TILE] */

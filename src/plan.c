@@ -42,19 +42,28 @@ ATTN_API int32_t attn_isa_usable(int32_t index)
     return name && attn_cpu_usable(name);
 }
 
-/* The row for a block of m queries: the one with the fewest rows that has room for them, else the one with the most; backward: among those that
- * have gradients. */
-static const struct attn_kernel *choose(const char *isa, size_t real_bytes, int64_t m, int backward)
+/* The row for a block of m queries: of the first instruction set, from the one asked for on, that has any for the dtype, the one with the fewest rows that
+ * has room for them, else the one with the most; backward: among those that have gradients. */
+static const struct attn_kernel *choose(const char *isa, int32_t dtype, int64_t m, int backward)
 {
+    const int64_t             real_bytes = dtype == ATTN_F64 ? sizeof(double) : sizeof(float);
     const struct attn_kernel *best = 0;
+    int                       found = 0;
     for (int i = 0; i < KERNELS; i++) {
         const struct attn_kernel *k = kernels[i];
-        if (k->real_bytes != (int64_t)real_bytes || !(isa ? strcmp(isa, k->isa) == 0 : attn_cpu_usable(k->isa))) continue;
+        found |= isa ? strcmp(isa, k->isa) == 0 : attn_cpu_usable(k->isa);
+        if (!found || k->real_bytes != real_bytes || (k->reads && k->reads != dtype)) continue;
         if (backward && !k->gradient) continue;
         if (best && strcmp(best->isa, k->isa) != 0) break; /* a lesser instruction set */
         if (!best || (k->rows >= m ? best->rows < m || k->rows < best->rows : k->rows > best->rows)) best = k;
     }
     return best; /* never NULL: check.c has looked at isa, and the scalar rows can always be used */
+}
+
+static void take_row(struct attn_plan *plan, int64_t m, int backward)
+{
+    plan->kernel = choose(plan->d.isa, plan->d.q.dtype, m, backward);
+    plan->takes = plan->kernel->reads ? (int64_t)attn_dtype_bytes(plan->kernel->reads) : plan->kernel->real_bytes;
 }
 
 /* The only place that knows where scratch lies. Sizes are at most 2^40 channels of 48 doubles, so nothing here overflows. */
@@ -64,7 +73,7 @@ static void map_scratch(struct attn_plan *plan)
 {
     struct attn_scratch *at = &plan->at;
     const size_t         real = (size_t)plan->kernel->real_bytes, rows = (size_t)plan->kernel->rows * real;
-    const size_t         dim = WIDE(plan->d.dim), value_dim = WIDE(plan->d.value_dim);
+    const size_t         dim = WIDE(plan->d.dim), value_dim = WIDE(plan->d.value_dim), takes = (size_t)plan->takes;
     const struct {
         size_t *at, bytes;
     } parts[ATTN_SCRATCH_PARTS] = {
@@ -85,8 +94,9 @@ static void map_scratch(struct attn_plan *plan)
         {&at->shift, rows},
         {&at->sink, rows},
         {&at->lse, (size_t)plan->kernel->rows * sizeof(double)},
-        {&at->k, ATTN_TILE * dim * real},
-        {&at->v, ATTN_TILE * value_dim * real},
+        {&at->k, ATTN_TILE * dim * takes},
+        {&at->v, ATTN_TILE * value_dim * takes},
+        {&at->pack, plan->kernel->reads ? ATTN_TILE * value_dim * takes : 0},
     };
     at->bytes = 0;
     for (int i = 0; i < ATTN_SCRATCH_PARTS; i++) {
@@ -151,7 +161,7 @@ struct attn_place attn_plan_place(const struct attn_plan *plan, int64_t index)
 
 void attn_plan_rows(struct attn_plan *plan, int64_t m)
 {
-    plan->kernel = choose(plan->d.isa, (size_t)plan->kernel->real_bytes, m, 0);
+    take_row(plan, m, 0);
     map_scratch(plan);
 }
 
@@ -161,7 +171,7 @@ void attn_plan_fill(struct attn_plan *plan, const attn_desc *checked, int backwa
     plan->d = *checked;
     int64_t group = checked->heads ? checked->heads / checked->kv_heads : 0, together;
     if (__builtin_mul_overflow(group, checked->queries, &together)) together = INT64_MAX;
-    plan->kernel = choose(checked->isa, checked->q.dtype == ATTN_F64 ? sizeof(double) : sizeof(float), together, backward);
+    take_row(plan, together, backward);
     plan->in = attn_plan_convert(checked->q.dtype);
     plan->out = attn_plan_convert(checked->out.dtype);
     plan->bias = attn_plan_convert(checked->bias.dtype);

@@ -13,9 +13,12 @@ const char *attn_task_element(const void *data, const int64_t stride[4], int32_t
     return (const char *)data + (b * stride[0] + h * stride[1] + i * stride[2]) * (int64_t)attn_dtype_bytes(dtype);
 }
 
+/* Elements as the kernel takes them, side by side. */
 static void load(const struct attn_plan *plan, const struct attn_convert *c, void *to, const void *from, int64_t stride, int64_t n)
 {
-    if (plan->kernel->real_bytes == 4)
+    if (plan->kernel->reads) /* of 16 bits */
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[i] = ((const uint16_t *)from)[i * stride];
+    else if (plan->kernel->real_bytes == 4)
         c->load_f32(to, from, stride, n);
     else
         c->load_f64(to, from, stride, n);
@@ -58,7 +61,8 @@ void attn_task_load(const struct attn_task *t, const attn_in *q, const struct at
     const struct attn_plan *plan = t->plan;
     const int64_t           real = plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(q->dtype);
     const double            size = fabs(factor);
-    const int odd = real == 4 && size != 0 && (size > 0x1p60 || size < 0x1p-60); /* no float to multiply with: done here, in double */
+    const int               odd = !plan->kernel->reads && real == 4 && size != 0 &&
+                    (size > 0x1p60 || size < 0x1p-60); /* no float to multiply with: done here, in double */
     for (int64_t at = 0; at < dim; at += ATTN_TILE) {
         int64_t     some = dim - at < ATTN_TILE ? dim - at : ATTN_TILE;
         const void *lines[ATTN_ROWS_MAX];
@@ -66,7 +70,7 @@ void attn_task_load(const struct attn_task *t, const attn_in *q, const struct at
             char *line = t->slot + plan->at.edit + r * ATTN_TILE * real;
             lines[r] =
                 attn_task_element(q->data, q->stride, q->dtype, t->batch, t->rows[r].head, t->rows[r].query) + at * q->stride[3] * width;
-            if (width == real && q->stride[3] == 1 && some % 16 == 0 && !odd) continue;
+            if (width == plan->takes && q->stride[3] == 1 && (plan->kernel->reads || some % 16 == 0) && !odd) continue;
             memset(line, 0, (size_t)(ATTN_TILE * real));
             load(plan, convert, line, lines[r], q->stride[3], some);
             lines[r] = line;
@@ -113,11 +117,12 @@ void attn_task_ready(struct attn_task *t)
     const struct attn_plan *plan = t->plan;
     const attn_desc        *d = &plan->d;
     struct attn_block      *b = &t->block;
-    *b = (struct attn_block){.m = b->m, .dim = d->dim, .value_dim = d->value_dim, .cap = d->softcap * ATTN_DOMAIN};
+    *b = (struct attn_block){.m = b->m, .dim = d->dim, .value_dim = d->value_dim, .cap = d->softcap * ATTN_DOMAIN, .factor = plan->factor};
     b->q = t->slot + plan->at.q;
     b->s = t->slot + plan->at.s;
     b->near = t->slot + plan->at.near;
     b->shift = t->slot + plan->at.shift;
+    b->pack = t->slot + plan->at.pack;
     b->slope = d->alibi.data ? t->slot + plan->at.slope : 0;
     memset(t->slot + plan->at.slope, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
     memset(t->slot + plan->at.near, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
@@ -149,13 +154,13 @@ static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t 
     const size_t            width = attn_dtype_bytes(x->dtype);
     *step = dim;
     const char *from = attn_task_element(x->data, x->stride, x->dtype, t->batch, t->group_head, j);
-    if ((int64_t)width == plan->kernel->real_bytes && (x->stride[3] == 1 || dim == 1)) {
+    if ((int64_t)width == plan->takes && (x->stride[3] == 1 || dim == 1)) {
         *step = x->stride[2];
         return from;
     }
     char *to = t->slot + scratch;
     for (int64_t i = 0; i < n; i++)
-        load(plan, plan->in, to + i * dim * plan->kernel->real_bytes, from + i * x->stride[2] * (int64_t)width, x->stride[3], dim);
+        load(plan, plan->in, to + i * dim * plan->takes, from + i * x->stride[2] * (int64_t)width, x->stride[3], dim);
     return to;
 }
 

@@ -157,7 +157,7 @@ static const int64_t *choose_counts(int64_t batch, int64_t usual)
 
 static void choose_options(attn_desc *d, attn_executor *executor)
 {
-    static const char *const names[] = {NULL, "scalar", "avx2", "avx512", "neon", "", "AVX2"};
+    static const char *const names[] = {NULL, "scalar", "avx2", "avx512", "neon", "", "avx512bf16"};
     d->align = byte() % 8 ? 1 + byte() % 2 : 0;
     if (byte() > 250) d->align = (int32_t)word();
     d->causal = choose_switch(), d->window = choose_switch(), d->scale_given = choose_switch();

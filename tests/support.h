@@ -119,6 +119,12 @@ int isa_count(void);
 /* Prints "skipped: NAME" for a row this CPU cannot run; counts as failure when ATTN_EXPECT_ISA names it. Returns failures. */
 int isa_report(void);
 
+/* The name that isa = NULL stands for here. */
+const char *isa_default(void);
+
+/* Whether a run with this descriptor rounds weights to bf16 and takes elements below the smallest normal number as 0, as attn.h says of avx512bf16. */
+int multiplies_bf16(const attn_desc *d);
+
 /* ---- random problems --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct problem {

@@ -47,6 +47,13 @@ static int listed(const char *list, const char *word)
     return 0;
 }
 
+const char *isa_default(void)
+{
+    int i = 0;
+    while (!attn_isa_usable(i)) i++;
+    return attn_isa_name(i);
+}
+
 int isa_report(void)
 {
     const char *expected = getenv("ATTN_EXPECT_ISA");

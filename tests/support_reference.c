@@ -252,10 +252,16 @@ static double largest_score(const attn_desc *d, const reference *r, int64_t rows
     return largest;
 }
 
+int multiplies_bf16(const attn_desc *d)
+{
+    const char *isa = d->isa ? d->isa : isa_default();
+    return d->q.dtype == ATTN_BF16 && strcmp(isa, "avx512bf16") == 0;
+}
+
 int64_t compare_results(const attn_desc *d, const reference *r)
 {
     int64_t        rows = r->batch * r->heads * r->queries;
-    struct verdict out = {d, "out", d->out.dtype, largest_of(r->out, rows * r->value_dim), 0};
+    struct verdict out = {d, "out", multiplies_bf16(d) ? ATTN_BF16 : d->out.dtype, largest_of(r->out, rows * r->value_dim), 0};
     struct verdict lse = {d, "lse", d->lse.dtype, fmax(1, largest_of(r->lse, rows)), 0};
     struct verdict weights = {d, "weights", d->weights.dtype, r->weights ? largest_score(d, r, rows) : 0, 0};
     for (int64_t b = 0; b < r->batch; b++)

@@ -35,16 +35,31 @@ static int32_t dtype_of(const struct attn_kernel *k)
     return k->real_bytes == 8 ? ATTN_F64 : ATTN_F32;
 }
 
+/* What queries, keys and values are in memory. */
+static int32_t reads_of(const struct attn_kernel *k)
+{
+    return k->reads ? k->reads : dtype_of(k);
+}
+
+/* The row that promises k's bits and is last in the table: plain C, or, where products are of pairs, the row for few queries. */
+static const struct attn_kernel *plain_of(const struct attn_kernel *k)
+{
+    int row = COUNT(kernels) - 1;
+    while (kernels[row]->real_bytes != k->real_bytes || kernels[row]->reads != k->reads) row--;
+    return kernels[row];
+}
+
 /* ---- one block, as numbers ------------------------------------------------------------------------------------------------------------ */
 
 enum { PLAIN, EQUAL, HUGE, MINUS_INFINITE, TINY_VALUES, LARGE_VALUES, HIDDEN_NAN, KINDS };
 
 struct block_case {
-    int32_t        dtype;
-    int            kind, side, edited, ranged, with_slope;
-    int64_t        m, keys, dim, value_dim, k_gap, v_gap;
-    double        *q, *k, *v, *add, cap; /* [m][dim] in the kernels' domain, [keys][dim], [keys][value_dim], [m][keys] natural */
-    unsigned char *seen;                 /* [m][keys] */
+    int32_t dtype, reads; /* of the arithmetic; of q, k and v */
+    int     kind, side, edited, ranged, with_slope;
+    int64_t m, keys, dim, value_dim, k_gap, v_gap;
+    double *q, *k, *v, *add, cap,
+        factor;          /* [m][dim], times the factor in the kernels' domain, [keys][dim], [keys][value_dim], [m][keys] natural */
+    unsigned char *seen; /* [m][keys] */
     double         slope[ATTN_ROWS_MAX], sink[ATTN_ROWS_MAX], position[ATTN_ROWS_MAX];
     int64_t        low[ATTN_ROWS_MAX], high[ATTN_ROWS_MAX]; /* keys seen by position, where ranged */
 };
@@ -61,7 +76,9 @@ static double *numbers(int64_t count)
 /* Every number as the kernel's arithmetic holds it. */
 static double rounded(int32_t dtype, double x)
 {
-    return dtype == ATTN_F32 ? (double)(float)x : x;
+    unsigned char bytes[8];
+    element_set(bytes, dtype, 0, x);
+    return element_get(bytes, dtype, 0);
 }
 
 static void fill(double *to, int64_t count, int32_t dtype, rng *r, double spread)
@@ -100,27 +117,32 @@ static void case_poison(struct block_case *c)
     }
 }
 
-static void case_make(struct block_case *c, rng *r, int32_t dtype, int64_t most_rows)
+static void case_make(struct block_case *c, rng *r, const struct attn_kernel *kernel)
 {
+    static const double  factors[] = {1, 0.09, -3, 1.999};
+    const int32_t        dtype = dtype_of(kernel), reads = reads_of(kernel);
+    const int64_t        most_rows = kernel->rows;
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 10, 15, 16, 17, 31, 32, 33, 47, 48, 49, 127, 128, 129, 200, 255, 256, 257};
     static const int64_t widths[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17, 33, 64, 65, 100, 127, 128, 129, 200, 257};
     memset(c, 0, sizeof *c);
-    c->dtype = dtype, c->kind = (int)rng_range(r, 0, KINDS - 1), c->side = (int)rng_range(r, GUARD_BELOW, GUARD_ABOVE);
+    c->dtype = dtype, c->reads = reads, c->factor = kernel->reads ? factors[rng_range(r, 0, COUNT(factors) - 1)] : 1;
+    c->kind = (int)rng_range(r, 0, KINDS - 1), c->side = (int)rng_range(r, GUARD_BELOW, GUARD_ABOVE);
     c->keys = rng_percent(r, 3) ? rng_range(r, 2046, 2050) : rng_pick(r, sizes, COUNT(sizes));
     c->m = rng_percent(r, 50) ? rng_range(r, 1, most_rows) : most_rows - rng_range(r, 0, 1);
     c->dim = rng_pick(r, widths, COUNT(widths)), c->value_dim = rng_pick(r, widths, COUNT(widths));
     c->k_gap = rng_percent(r, 30) ? rng_range(r, 1, 3) : 0, c->v_gap = rng_percent(r, 30) ? rng_range(r, 1, 3) : 0;
     c->q = numbers(c->m * c->dim), c->k = numbers(c->keys * c->dim), c->v = numbers(c->keys * c->value_dim);
-    if (c->kind != EQUAL) fill(c->q, c->m * c->dim, dtype, r, c->kind == HUGE ? 1e4 : 0.5);
-    fill(c->k, c->keys * c->dim, dtype, r, 1);
-    fill(c->v, c->keys * c->value_dim, dtype, r, c->kind == TINY_VALUES ? (dtype == ATTN_F32 ? 1e-39 : 1e-310) : 1);
+    if (c->kind != EQUAL) fill(c->q, c->m * c->dim, reads, r, (c->kind == HUGE ? 1e4 : 0.5) / fabs(c->factor));
+    fill(c->k, c->keys * c->dim, reads, r, 1);
+    /* below the smallest normal number, where the row does not take that for 0 */
+    fill(c->v, c->keys * c->value_dim, reads, r, c->kind != TINY_VALUES ? 1 : kernel->reads ? 1e-35 : dtype == ATTN_F32 ? 1e-39 : 1e-310);
     for (int64_t j = 0; c->value_dim && j < c->keys; j++) /* the first channel does not cancel; see fill_values() */
-        c->v[j * c->value_dim] = rounded(dtype, c->v[j * c->value_dim] + (c->kind == TINY_VALUES ? 0 : 1));
-    for (int64_t i = 0; c->kind == LARGE_VALUES && i < c->keys * c->value_dim; i++) c->v[i] = rounded(dtype, 0.9 * element_max(dtype));
+        c->v[j * c->value_dim] = rounded(reads, c->v[j * c->value_dim] + (c->kind == TINY_VALUES ? 0 : 1));
+    for (int64_t i = 0; c->kind == LARGE_VALUES && i < c->keys * c->value_dim; i++) c->v[i] = rounded(reads, 0.9 * element_max(reads));
     for (int64_t j = 0; c->kind == MINUS_INFINITE && c->dim && j < c->keys; j++)
         if (rng_percent(r, 50)) c->k[j * c->dim] = -INFINITY;
     for (int64_t i = 0; c->kind == MINUS_INFINITE && i < c->m && c->dim; i++)
-        c->q[i * c->dim] = fabs(c->q[i * c->dim]) + 0.5; /* no +inf, no NaN */
+        c->q[i * c->dim] = rounded(reads, (fabs(c->q[i * c->dim]) + 0.5) * (c->factor < 0 ? -1 : 1)); /* no +inf, no NaN */
     c->edited = rng_percent(r, 50);
     c->ranged = rng_percent(r, 50);
     if (c->edited) {
@@ -168,7 +190,7 @@ static void reference_block(const struct block_case *c, struct block_result *r)
             double x = 0, size = 0, away = fabs(c->position[i] - (double)j);
             for (int64_t at = 0; at < c->dim; at++)
                 x += c->q[i * c->dim + at] * c->k[j * c->dim + at], size += fabs(c->q[i * c->dim + at] * c->k[j * c->dim + at]);
-            x *= ATTN_NATURAL, size *= ATTN_NATURAL;
+            x *= c->factor * ATTN_NATURAL, size *= fabs(c->factor) * ATTN_NATURAL;
             if (c->cap > 0) x = c->cap * tanh(x / c->cap);
             if (c->add) x += c->add[i * c->keys + j], size += fabs(c->add[i * c->keys + j]);
             if (c->with_slope) x -= c->slope[i] * away, size += fabs(c->slope[i] * away);
@@ -200,7 +222,7 @@ static int64_t wide_of(int64_t n)
 
 /* ---- the same through a kernel --------------------------------------------------------------------------------------------------------- */
 
-enum { Q, S, O0, TOP0, SUM0, O1, TOP1, SUM1, SLOPE, NEAR, SHIFT, SINK, LOW, HIGH, EDIT, K, V, LSE, ARRAYS };
+enum { Q, S, O0, TOP0, SUM0, O1, TOP1, SUM1, SLOPE, NEAR, SHIFT, SINK, LOW, HIGH, EDIT, K, V, PACK, LSE, ARRAYS };
 
 struct bench {
     const struct attn_kernel *kernel;
@@ -212,12 +234,31 @@ struct bench {
 
 static void put(struct bench *t, int array, int64_t at, double x)
 {
-    element_set(t->a[array].bytes, t->c->dtype, at, x);
+    element_set(t->a[array].bytes, array == K || array == V ? t->c->reads : t->c->dtype, at, x);
 }
 
 static double get(const struct bench *t, int array, int64_t at)
 {
     return element_get(t->a[array].bytes, t->c->dtype, at);
+}
+
+/* The queries into the row's layout, by its own function. */
+static void queries_load(struct bench *t)
+{
+    const struct block_case *c = t->c;
+    guarded                  lines;
+    int64_t                  line = ATTN_TILE * (int64_t)element_bytes(c->reads);
+    const void              *rows[ATTN_ROWS_MAX];
+    for (int64_t first = 0; first < c->dim; first += ATTN_TILE) {
+        int64_t n = c->dim - first < ATTN_TILE ? c->dim - first : ATTN_TILE;
+        guarded_make(&lines, (size_t)(c->m * line), c->side, 0);
+        for (int64_t i = 0; i < c->m; i++) {
+            rows[i] = lines.bytes + i * line;
+            for (int64_t at = 0; at < n; at++) element_set(lines.bytes + i * line, c->reads, at, c->q[i * c->dim + first + at]);
+        }
+        t->kernel->load(&t->block, t->a[Q].bytes, first, n, rows, c->factor);
+        guarded_free(&lines);
+    }
 }
 
 static void bench_make(struct bench *t, const struct attn_kernel *kernel, const struct block_case *c)
@@ -241,12 +282,14 @@ static void bench_make(struct bench *t, const struct attn_kernel *kernel, const 
                                   [EDIT] = tile * rows,
                                   [K] = c->keys ? (c->keys - 1) * (c->dim + c->k_gap) + c->dim : 0,
                                   [V] = c->keys ? (c->keys - 1) * (c->value_dim + c->v_gap) + c->value_dim : 0,
+                                  [PACK] = kernel->reads ? ATTN_TILE * wide_of(c->value_dim) : 0,
                                   [LSE] = c->m};
     memset(t, 0, sizeof *t);
     t->kernel = kernel, t->c = c;
-    for (int i = 0; i < ARRAYS; i++) guarded_make(&t->a[i], (size_t)size[i] * (i == LSE ? 8 : (size_t)kernel->real_bytes), c->side, 0xFF);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t at = 0; at < c->dim; at++) put(t, Q, place(kernel, i, at, wide_of(c->dim)), i < c->m ? c->q[i * c->dim + at] : 0.25);
+    for (int i = 0; i < ARRAYS; i++) {
+        int elements = i == K || i == V || i == PACK;
+        guarded_make(&t->a[i], (size_t)size[i] * (i == LSE ? 8 : element_bytes(elements ? c->reads : c->dtype)), c->side, 0xFF);
+    }
     for (int64_t j = 0; j < c->keys; j++) {
         for (int64_t at = 0; at < c->dim; at++) put(t, K, j * (c->dim + c->k_gap) + at, c->k[j * c->dim + at]);
         for (int64_t at = 0; at < c->value_dim; at++) put(t, V, j * (c->value_dim + c->v_gap) + at, c->v[j * c->value_dim + at]);
@@ -267,13 +310,16 @@ static void bench_make(struct bench *t, const struct attn_kernel *kernel, const 
                                    .slope = c->with_slope ? t->a[SLOPE].bytes : NULL,
                                    .near = t->a[NEAR].bytes,
                                    .shift = t->a[SHIFT].bytes,
-                                   .cap = c->cap * ATTN_DOMAIN};
+                                   .cap = c->cap * ATTN_DOMAIN,
+                                   .factor = c->factor,
+                                   .pack = t->a[PACK].bytes};
+    queries_load(t);
 }
 
 static int64_t bench_broken(struct bench *t)
 {
-    static const char *const names[ARRAYS] = {"q",    "s",     "o",    "top", "sum",  "o 1",  "top 1", "sum 1", "slope",
-                                              "near", "shift", "sink", "low", "high", "edit", "k",     "v",     "lse"};
+    static const char *const names[ARRAYS] = {"q",     "s",    "o",   "top",  "sum",  "o 1", "top 1", "sum 1", "slope", "near",
+                                              "shift", "sink", "low", "high", "edit", "k",   "v",     "pack",  "lse"};
     int64_t                  bad = 0;
     for (int i = 0; i < ARRAYS; i++) {
         const char *side = guarded_broken(&t->a[i]);
@@ -316,8 +362,8 @@ static struct attn_tile tile_make(struct bench *t, int64_t first)
     const struct block_case *c = t->c;
     int64_t                  rows = t->kernel->rows, keys = c->keys - first < ATTN_TILE ? c->keys - first : ATTN_TILE;
     struct attn_tile         tile = {.keys = keys, .k_step = c->dim + c->k_gap, .v_step = c->value_dim + c->v_gap};
-    tile.k = t->a[K].bytes + first * tile.k_step * t->kernel->real_bytes;
-    tile.v = t->a[V].bytes + first * tile.v_step * t->kernel->real_bytes;
+    tile.k = t->a[K].bytes + first * tile.k_step * (int64_t)element_bytes(c->reads);
+    tile.v = t->a[V].bytes + first * tile.v_step * (int64_t)element_bytes(c->reads);
     for (int64_t i = 0; i < rows; i++) {
         put(t, NEAR, i, i < c->m ? c->position[i] - (double)first : 0);
         put(t, LOW, i, i < c->m ? (double)within(c->low[i] - first, keys) : 0);
@@ -402,35 +448,33 @@ static int64_t other_bits(const char *what, const double *a, const double *b, in
     int64_t bad = 0;
     for (int64_t i = 0; i < count; i++) {
         if (isnan(a[i]) ? isnan(b[i]) : a[i] == b[i] && signbit(a[i]) == signbit(b[i])) continue;
-        if (bad++ < 3) fprintf(stderr, "  %s[%" PRId64 "]: plain C has %.17g, this row %.17g\n", what, i, a[i], b[i]);
+        if (bad++ < 3) fprintf(stderr, "  %s[%" PRId64 "]: the last row has %.17g, this row %.17g\n", what, i, a[i], b[i]);
     }
     return bad;
 }
 
-/* Every row against the formula, and against the plain C row of the same arithmetic: they promise each other's bits. */
+/* Every row against the formula, and against the last row of the same arithmetic: they promise each other's bits. */
 static void rows_compute_the_formula(void **state)
 {
     (void)state;
     int64_t failed = 0;
     for (int64_t at = 0; at < test_count(900) && failed < 3; at++) {
         if (!test_case_wanted(at)) continue;
-        int                       wide = at % 2;
-        const struct attn_kernel *plain = kernels[COUNT(kernels) - 2 + wide];
         rng                       r = rng_make("kernels", at);
         struct block_case         c;
-        int64_t                   most = ATTN_ROWS_MAX, bad = 0;
-        int                       row = (int)rng_range(&r, 0, COUNT(kernels) / 2 - 1) * 2 + wide;
+        int64_t                   bad = 0;
+        int                       row = (int)rng_range(&r, 0, COUNT(kernels) - 1);
+        const struct attn_kernel *plain = plain_of(kernels[row]);
         if (!usable(kernels[row])) continue;
-        most = kernels[row]->rows;
-        case_make(&c, &r, wide ? ATTN_F64 : ATTN_F32, most);
+        case_make(&c, &r, kernels[row]);
         struct block_result want = result_make(&c), got = result_make(&c), base = result_make(&c);
         reference_block(&c, &want);
         bad += kernel_block(kernels[row], &c, &got);
-        bad += compare("out", c.dtype, got.out, want.out, want.sizes, c.m, c.value_dim,
-                       (wide ? DBL_MIN : FLT_MIN) * largest_of(c.v, c.keys * c.value_dim));
+        bad += compare("out", c.reads, got.out, want.out, want.sizes, c.m, c.value_dim,
+                       (c.dtype == ATTN_F64 ? DBL_MIN : FLT_MIN) * largest_of(c.v, c.keys * c.value_dim));
         bad += compare("lse", c.dtype, got.lse, want.lse, want.sizes, c.m, 1, 0);
         bad += compare("weights", c.dtype, got.weights, want.weights, want.sizes, c.m, c.keys, 0);
-        /* plain C has fewer rows: block by block */
+        /* it has fewer rows: block by block */
         for (int64_t from = 0; from < c.m; from += plain->rows) {
             struct block_case part = c;
             part.m = c.m - from < plain->rows ? c.m - from : plain->rows;
@@ -505,6 +549,19 @@ static void edit_tiles(void **state)
     }
 }
 
+/* Rows that read elements of 16 bits keep queries in pairs of channels, and leave a factor from 1 to 2 to the scores: the rest is a power of two. */
+static double query_of(const struct attn_kernel *k, const void *q, int64_t row, int64_t channel, int64_t n)
+{
+    if (!k->reads) return element_get(q, dtype_of(k), place(k, row, channel, wide_of(n)));
+    return element_get(q, k->reads,
+                       strstr(k->name, "_few") ? row * ((n + 31) / 32 * 32) + channel : (channel / 2 * k->rows + row) * 2 + channel % 2);
+}
+
+static double power_of(double factor)
+{
+    return factor == 0 ? 0 : copysign(exp2(floor(log2(fabs(factor)))), factor);
+}
+
 /* Queries in, results out: transposed, scaled and rounded once, finite numbers staying finite; equal on every row. */
 static void transpositions(void **state)
 {
@@ -516,27 +573,29 @@ static void transpositions(void **state)
         if (!usable(k)) continue;
         for (int at = 0; at < 300; at++) {
             rng         r = rng_make("transpose", row * 1000 + at);
+            int32_t     reads = reads_of(k);
             int64_t     m = rng_range(&r, 1, k->rows), n = rng_range(&r, 1, ATTN_TILE), width = (n + 15) / 16 * 16;
             double      factor = factors[at % COUNT(factors)];
             guarded     lines, q, out;
             const void *line[ATTN_ROWS_MAX];
-            guarded_make(&lines, (size_t)(m * width * k->real_bytes), GUARD_ABOVE, 0xFF);
+            int64_t     line_bytes = (reads == dtype ? width : n) * (int64_t)element_bytes(reads);
+            guarded_make(&lines, (size_t)(m * line_bytes), GUARD_ABOVE, 0xFF);
             guarded_make(&q, (size_t)((strstr(k->name, "_few") ? width : n) * k->rows * k->real_bytes), GUARD_ABOVE, 0xFF);
             guarded_make(&out, (size_t)(k->rows * ATTN_TILE * k->real_bytes), GUARD_ABOVE, 0xFF);
             for (int64_t i = 0; i < m; i++) {
-                line[i] = lines.bytes + i * width * k->real_bytes;
+                line[i] = lines.bytes + i * line_bytes;
                 for (int64_t c = 0; c < n; c++)
-                    element_set((void *)(uintptr_t)line[i], dtype, c, rng_percent(&r, 2) ? (c % 2 ? NAN : INFINITY) : rng_normal(&r));
+                    element_set((void *)(uintptr_t)line[i], reads, c, rng_percent(&r, 2) ? (c % 2 ? NAN : INFINITY) : rng_normal(&r));
             }
             const struct attn_block block = {.m = m, .dim = n, .value_dim = n};
             k->load(&block, q.bytes, 0, n, line, factor);
             for (int64_t i = 0; i < m; i++)
                 for (int64_t c = 0; c < n; c++) {
-                    double x = element_get(line[i], dtype, c), got = element_get(q.bytes, dtype, place(k, i, c, width)),
-                           want = rounded(dtype, x * factor);
-                    if (isfinite(x) && isinf(want)) want = copysign(element_max(dtype), want);
-                    double up = dtype == ATTN_F32 ? (double)nextafterf((float)want, INFINITY) : want,
-                           down = dtype == ATTN_F32 ? (double)nextafterf((float)want, -INFINITY) : want;
+                    double x = element_get(line[i], reads, c), got = query_of(k, q.bytes, i, c, n);
+                    double want = rounded(reads, x * (k->reads ? power_of(factor) : factor));
+                    if (isfinite(x) && isinf(want)) want = copysign(element_max(reads), want);
+                    double up = reads == ATTN_F32 ? (double)nextafterf((float)want, INFINITY) : want,
+                           down = reads == ATTN_F32 ? (double)nextafterf((float)want, -INFINITY) : want;
                     assert_true(isnan(want) ? isnan(got) : got == want || (got >= down && got <= up && isfinite(want)));
                 }
             for (int64_t i = 0; i < m; i++)

@@ -35,16 +35,22 @@
  * No score matrix is ever held: beyond inputs and outputs a call needs attn_work_bytes() bytes, which grow with the number of threads,
  * dim and value_dim, and not with queries * keys:
  *
- *     bytes <= 64 + slots * (real * (rows * (D + 2 * V + 268) + 128 * (D + V)) + 2304) + parts * (real * rows * (V + 2) + 400)
+ *     bytes <= 64 + slots * (real * (rows * (D + 2 * V + 268) + 128 * (D + V)) + 2560) + parts * (real * rows * (V + 2) + 400)
  *
- * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512, 24
- * for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8 or fewer, as in
- * decoding). parts = 0, unless there are few blocks of `rows` queries per thread (fewer than two, or fewer than four that would leave threads
- * idle) and more than 2048 keys: then the threads share the keys, and parts < 8 * executor->width, however many keys there are.
+ * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512 and
+ * avx512bf16, 24 for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8 or
+ * fewer, as in decoding). parts = 0, unless there are few blocks of `rows` queries per thread (fewer than two, or fewer than four that would leave
+ * threads idle) and more than 2048 keys: then the threads share the keys, and parts < 8 * executor->width, however many keys there are.
  *
  * Blocks of keys that no query of a block of queries may see are skipped, whichever option hides them: causal costs about half, a window what it
- * lets be seen, padding nothing. An innermost stride of 1 lets k and v be read in place in f32 and f64; everything else is copied tile by tile.
+ * lets be seen, padding nothing. An innermost stride of 1 lets k and v be read in place in f32 and f64, and in bf16 by avx512bf16; everything
+ * else is copied tile by tile.
  * Query heads that share a key head are computed together when the queries are few, so that keys are read once.
+ *
+ * "avx512bf16" multiplies bf16 inputs in pairs, at up to twice the speed of f32 and without an f32 copy of k and v. Weights are then rounded to
+ * bf16 before they are multiplied with v (lse and the weights that are written come from the unrounded ones), and elements of k, v and of q times
+ * the nearest power of two below the scale that are smaller than the smallest normal number, 2^-126, count as 0. Ask for "avx512" to have bf16
+ * widened to f32 instead. Inputs of other dtypes are computed as by "avx512", bit for bit, as there is nothing else to do with them.
  *
  * THE SAME BITS
  *
@@ -240,7 +246,7 @@ typedef struct attn_desc {
     int64_t queries, keys, dim, value_dim;
 
     /* Axes (batch, head, query or key, channel). One dtype for q, k and v: f32, f64, f16 or bf16. Products and sums are f64 for f64 inputs and
-     * f32 for all others. */
+     * f32 for all others; bf16 is multiplied as it is, with weights rounded to bf16, where isa is avx512bf16. */
     attn_in  q, k, v;
     attn_out out; /* the inputs' dtype or f32; rounded once, to nearest even */
 
@@ -267,7 +273,7 @@ typedef struct attn_desc {
     attn_out weights; /* optional; f32, f64 or the inputs' dtype; axes (batch, head, query, key); every element is written */
     int32_t  weights_stage, reserved;
 
-    const char          *isa;        /* NULL: the best for this CPU; or a name from attn_isa_name() */
+    const char          *isa;        /* NULL: the best for this CPU and dtype; or a name from attn_isa_name() */
     const attn_executor *executor;   /* NULL: the calling thread only */
     void                *work;       /* NULL: allocated for the call and freed; else at least attn_work_bytes() bytes, any alignment, */
     size_t               work_bytes; /* not used by another call at the same time; nothing is allocated then */
@@ -547,7 +553,7 @@ ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error);
  * MEMORY: with slots = the number of threads used, `rows`, real and D as for attn_run(), W = `rows` rounded up to 16, C = the chosen keys, M = the
  * map's cells; the second line only for received (C) and maps (M):
  *
- *     bytes <= 64 + slots * (real * (rows * (D + 268) + 128 * D + 2 * W * (top + 1) + 256) + 40 * rows + 2368)
+ *     bytes <= 64 + slots * (real * (rows * (D + 268) + 128 * D + 2 * W * (top + 1) + 256) + 40 * rows + 2432)
  *                 + (2 * slots + 1) * (8 * C + 16 * M + 64)
  *
  * SPEED: all summaries together cost about as much as the run itself, of which they need only the scores; many ranks (`top`) cost more, 64 of them on
@@ -626,7 +632,7 @@ ATTN_API int32_t attn_inspect_work_bytes(const attn_desc *desc, const attn_inspe
  * entries 0, 2, 4, ... of those of 2 m. */
 ATTN_API int32_t attn_alibi_slopes(int64_t heads, float *slopes, attn_error *error);
 
-/* Instruction sets compiled into this library, best first: "avx512", "avx2", "neon", "scalar". NULL past the last index; usable says whether this
+/* Instruction sets compiled into this library, best first: "avx512bf16", "avx512", "avx2", "neon", "scalar". NULL past the last index; usable says whether this
  * CPU and OS can run it (0 past the end). */
 ATTN_API const char *attn_isa_name(int32_t index);
 ATTN_API int32_t     attn_isa_usable(int32_t index);

@@ -9,6 +9,9 @@ enum { FEW_ROWS = 8 };
 
 #define WIDE(n) (((n) + 15) / 16 * 16)
 
+#if PAIRS
+#include "few_pairs.h"
+#else
 /* ---- the two products ------------------------------------------------------------------------------------------------------------- */
 
 /* LANES x LANES numbers from rows that may end: n rows of `some` channels each. Rows past the last repeat it, channels past the last are 0. */
@@ -107,6 +110,19 @@ FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile 
         for (int64_t i = 0; i < LANES; i++) pad[j * LANES + i] = c + i < dim ? x[j * t->v_step + c + i] : 0;
     few_sum(p, pad, LANES, keys, o + c, WIDE(dim), factor + r, R, 1, hidden);
 }
+
+FN FORCE void few_take_weights(const struct attn_block *b, int64_t r, int64_t from, int64_t to)
+{
+    (void)b, (void)r, (void)from, (void)to;
+}
+
+FN void few_load(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor)
+{
+    for (int64_t r = 0; r < b->m; r++)
+        for (int64_t c = 0; c < n; c += LANES)
+            v_store((real *)q + r * WIDE(b->dim) + at + c, scale_query(v_load_any((const real *)lines[r] + c), factor));
+}
+#endif
 
 /* One function per number of rows, as in tile.h. */
 #define FEW_BY_ROWS(n)                                                                                                                     \
@@ -207,13 +223,6 @@ FN int few_weigh(const struct attn_block *b, int64_t r, int64_t from, int64_t to
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
 
-FN void few_load(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor)
-{
-    for (int64_t r = 0; r < b->m; r++)
-        for (int64_t c = 0; c < n; c += LANES)
-            v_store((real *)q + r * WIDE(b->dim) + at + c, scale_query(v_load_any((const real *)lines[r] + c), factor));
-}
-
 FN void few_unload(const struct attn_block *b, void *lines, const void *from, int64_t total, int64_t at, int64_t n)
 {
     for (int64_t r = 0; r < b->m; r++)
@@ -270,6 +279,7 @@ FN void few_step(const struct attn_block *b, const struct attn_tile *t)
         if (edited) few_edit(b, t, ATTN_UPTO_BIASED, r, from, to);
         hidden |= few_weigh(b, r, from, to, factor);
         if (t->drop) few_drop(b, t, r, from, to);
+        few_take_weights(b, r, from, to);
     }
     few_values(b, t, from, to, factor, hidden);
 }
@@ -328,6 +338,6 @@ FN void few_weights(const struct attn_block *b, int64_t keys, int32_t upto)
         }
 }
 
-const struct attn_kernel FEW_NAME = {TEXT(FEW_NAME), ISA,           sizeof(real), FEW_ROWS, few_load, few_unload,
-                                     few_begin,      few_edit_tile, few_scores,   few_step, few_fold, few_finish,
-                                     few_weights,    survey,        survey_keys,  0};
+const struct attn_kernel FEW_NAME = {TEXT(FEW_NAME), ISA,         sizeof(real),  FEW_ROWS,    READS,    few_load,
+                                     few_unload,     few_begin,   few_edit_tile, few_scores,  few_step, few_fold,
+                                     few_finish,     few_weights, survey,        survey_keys, 0};

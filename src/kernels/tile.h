@@ -28,6 +28,16 @@ enum { ROWS = NV * LANES };
 
 #include "lanes.h"
 
+#ifndef PAIRS
+#define PAIRS 0 /* 1: products are of pairs of bf16, see pairs.h */
+#define READS 0
+typedef real element; /* of keys and values in memory */
+#else
+#define READS 4 /* ATTN_BF16 */
+#endif
+
+#define VECTORS(b) ((int)(((b)->m + LANES - 1) / LANES))
+
 /* ---- the two products ------------------------------------------------------------------------------------------------------------- */
 
 /* What the exponentials of a tile need and leave, per lane: the reference, the largest and the least score, and the sum of the weights. */
@@ -38,6 +48,11 @@ struct totals {
     real sum[ROWS] __attribute__((aligned(64)));
 };
 
+/* Keys from .. to - 1 of a tile, of which those from clear to clear_end - 1 have no weight of -0: there every lane counts. */
+struct stretch {
+    int64_t from, clear, clear_end, to;
+};
+
 /* Keeps the compiler from computing x again, or earlier. */
 static FORCE int64_t opaque(int64_t x)
 {
@@ -45,6 +60,9 @@ static FORCE int64_t opaque(int64_t x)
     return x;
 }
 
+#if PAIRS
+#include "pairs.h"
+#else
 /* Row n, which may be past the last one: unsigned, as the address may then be no address at all. */
 static FORCE const real *row_at(const real *k, int64_t step, uint64_t n)
 {
@@ -129,11 +147,6 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
     for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals);
 }
 
-/* Keys from .. to - 1 of a tile, of which those from clear to clear_end - 1 have no weight of -0: there every lane counts. */
-struct stretch {
-    int64_t from, clear, clear_end, to;
-};
-
 /* acc += weight * value over the keys from .. to - 1; hidden: lanes with weight -0 are left out. */
 FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
                          const int hidden)
@@ -183,6 +196,27 @@ FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, c
     for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, 1, nv);
 }
 
+/* Values and weights are used as they are; a hidden value may be NaN. */
+FN FORCE int take_values(const struct attn_block *b, const struct attn_tile *t)
+{
+    (void)b, (void)t;
+    return 1;
+}
+
+FN FORCE void take_weights(const struct attn_block *b, int v, int64_t from, int64_t to)
+{
+    (void)b, (void)v, (void)from, (void)to;
+}
+
+/* Whether vector v may keep its reference: no score is so much larger, none is -inf. */
+FN FORCE int stays(const struct totals *totals, int v)
+{
+    vec ref = v_load(totals->ref + v * LANES), none = v_set(-(real)INFINITY);
+    return !v_any(v_lt(v_set(8), v_sub(v_load(totals->largest + v * LANES), ref))) && !v_any(v_eq(ref, none)) &&
+           !v_any(v_eq(v_load(totals->least + v * LANES), none));
+}
+#endif
+
 /* The same with the number of vectors as a variable. Each number has a function of its own: a compiler that sees them all in one gives up on registers. */
 typedef void score_fn(const struct attn_block *b, const struct attn_tile *t, int v0, int64_t from, int64_t to, struct totals *totals);
 typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const struct stretch *s);
@@ -211,8 +245,6 @@ static value_fn *const value_by[] = {value_1, value_2, value_3, value_4};
 static score_fn *const score_by[] = {score_1, score_2, score_3};
 static value_fn *const value_by[] = {value_1, value_2, value_3};
 #endif
-
-#define VECTORS(b) ((int)(((b)->m + LANES - 1) / LANES))
 
 FN void score_keys(const struct attn_block *b, const struct attn_tile *t, int v0, int nv, int64_t from, int64_t to, struct totals *totals)
 {
@@ -302,6 +334,7 @@ FN int range(const struct attn_block *b, const struct attn_tile *t, int v, struc
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
 
+#if !PAIRS
 FN void load(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor)
 {
     const int64_t m = b->m;
@@ -318,6 +351,8 @@ FN void load(const struct attn_block *b, void *q, int64_t at, int64_t n, const v
             }
         }
 }
+
+#endif
 
 FN void unload(const struct attn_block *b, void *lines, const void *from, int64_t total, int64_t at, int64_t n)
 {
@@ -401,17 +436,14 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
             sum = v_add(sum, p);
             v_store(s + j * ROWS, p);
         }
+        take_weights(b, v, 0, done);
         v_store(totals.ref + v * LANES, ref);
         v_store(totals.largest + v * LANES, largest);
         v_store(totals.least + v * LANES, least);
         v_store(totals.sum + v * LANES, sum);
     }
     score_keys(b, t, 0, VECTORS(b), done, t->keys, &totals);
-    for (int v = 0; v < VECTORS(b); v++) {
-        vec ref = v_load(totals.ref + v * LANES), largest = v_load(totals.largest + v * LANES), none = v_set(-(real)INFINITY);
-        stay &=
-            !v_any(v_lt(v_set(8), v_sub(largest, ref))) && !v_any(v_eq(v_load(totals.least + v * LANES), none)) && !v_any(v_eq(ref, none));
-    }
+    for (int v = 0; v < VECTORS(b); v++) stay &= stays(&totals, v);
     if (!stay) return 0;
     for (int v = 0; v < VECTORS(b); v++) {
         real *sum = (real *)b->part.sum + v * LANES;
@@ -432,9 +464,9 @@ FN void drop_weights(const struct attn_block *b, const struct attn_tile *t, int 
 
 FN void step(const struct attn_block *b, const struct attn_tile *t)
 {
-    const int edited = t->edit || b->slope || b->cap > 0;
+    const int edited = t->edit || b->slope || b->cap > 0, wild = take_values(b, t);
     real      factor[ROWS] __attribute__((aligned(64)));
-    if (!edited && !t->low && !b->shifted && !t->drop && step_fused(b, t)) return;
+    if (!edited && !t->low && !b->shifted && !t->drop && !(PAIRS && wild) && step_fused(b, t)) return;
     if (t->low) { /* vector by vector, each with the keys it sees: a diagonal costs half */
         for (int v = 0; v < VECTORS(b); v++) {
             struct stretch s;
@@ -444,6 +476,8 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
             if (!edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, s.clear_end, s.to);
             if (weigh(b, v, &s, factor)) s.clear = s.clear_end;
             if (t->drop) drop_weights(b, t, v, s.from, s.to);
+            if (!wild) s.clear = s.from, s.clear_end = s.to;
+            take_weights(b, v, s.from, s.to);
             value_channels(b, t, factor + v * LANES, v, 1, &s);
         }
         return;
@@ -454,7 +488,8 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
         if (edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, t->keys);
         hidden |= weigh(b, v, &all, factor);
         if (t->drop) drop_weights(b, t, v, 0, t->keys);
-        if (hidden && v == VECTORS(b) - 1) all.clear = all.clear_end;
+        if (hidden && wild && v == VECTORS(b) - 1) all.clear = all.clear_end;
+        take_weights(b, v, 0, t->keys);
     }
     value_channels(b, t, factor, 0, VECTORS(b), &all);
 }
@@ -520,11 +555,16 @@ FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
         }
 }
 
+#if PAIRS
+#define GRADIENT 0 /* f32 rows have them */
+#else
+#define GRADIENT &gradient
 #include "backward.h"
+#endif
 #include "inspect.h"
 
-const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,   load,    unload, begin,       edit_tile,
-                                 scores,     step, fold,         finish, weights, survey, survey_keys, &gradient};
+const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,   READS,   load,   unload,      begin,   edit_tile,
+                                 scores,     step, fold,         finish, weights, survey, survey_keys, GRADIENT};
 
 #ifdef FEW_NAME
 #include "few.h"

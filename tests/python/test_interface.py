@@ -87,6 +87,7 @@ def test_rows_that_this_machine_must_have():
             flags = set(re.search(r"^flags\s*:(.*)$", file.read(), re.M).group(1).split())
         assert ("avx2" in ISAS) == ({"avx2", "fma", "f16c"} <= flags)
         assert "avx512" in ISAS or not {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags
+        assert ("avx512bf16" in ISAS) == ("avx512" in ISAS and "avx512_bf16" in flags)
     if platform.machine() == "aarch64":
         assert "neon" in ISAS
 

@@ -10,17 +10,20 @@ GRADIENTS = {"float64": (1e-12, 1e-11), "float32": (1e-5, 1e-4), "float16": (3e-
 WIDEN = {"float64": 2.0**-50, "float32": 2.0**-21}  # times the largest inexact score, added to A and R
 
 
-def row(inputs, result):
-    """The row of the table for a result of type `result` from inputs of type `inputs`: what computes in f32 is no finer than f32."""
+def row(name, inputs, result):
+    """The row of the table for a result of type `result` from inputs of type `inputs`: what computes in f32 is no finer than f32, and weights
+    may be rounded to bfloat16 before they are multiplied with values of that type."""
+    if name.startswith("out") and np.dtype(inputs).name == "bfloat16":
+        result = inputs
     order = list(TABLE)
     arithmetic = "float64" if np.dtype(inputs).name == "float64" else "float32"
     return arithmetic, order[max(order.index(arithmetic), order.index(np.dtype(result).name))]
 
 
-def limit(want, inputs, result, size, least=0.0, gradient=False):
+def limit(name, want, inputs, result, size, least=0.0, gradient=False):
     """The largest difference allowed at each element; `size` is the largest score before rounding could matter (reference.py, size),
     `least` the largest |want| that is assumed at least."""
-    arithmetic, kind = row(inputs, result)
+    arithmetic, kind = row(name, inputs, result)
     a, r = (bound + WIDEN[arithmetic] * size for bound in (GRADIENTS if gradient else TABLE)[kind])
     finite = np.abs(want[np.isfinite(want)])
     rounding = float(ml_dtypes.finfo(result).smallest_subnormal) / 2  # below the normal numbers it is no longer relative
@@ -33,7 +36,7 @@ def check(name, got, want, inputs, size, gradient=False, least=0.0):
     assert got.shape == want.shape, "%s has shape %s, not %s" % (name, got.shape, want.shape)
     result, got = got.dtype, got.astype(np.float64)
     # an error of a logarithm is a relative one of its argument, also where all logarithms of a tensor happen to be near 0
-    most = limit(want, inputs, result, size, least=1.0 if name.startswith("lse") else least, gradient=gradient)
+    most = limit(name, want, inputs, result, size, least=1.0 if name.startswith("lse") else least, gradient=gradient)
     with np.errstate(invalid="ignore"):
         close = (np.abs(got - want) <= most) | ((got == 0) & (np.abs(want) < float(ml_dtypes.finfo(result).tiny)))  # may be flushed to 0
         good = np.where(np.isfinite(want), close, (got == want) | (np.isnan(got) & np.isnan(want)))

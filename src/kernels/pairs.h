@@ -1,0 +1,267 @@
+/* pairs.h: both products of tile.h for rows whose CPU multiplies bf16 in pairs; included there in place of its own.
+ * SPDX-License-Identifier: MIT
+ *
+ * A unit is two elements that are multiplied together, 32 bits: two channels of a query or key, or two keys of a weight or value. Units lie in
+ * vectors and arrays as reals do. Beyond what tile.h lists the file defines PAIRS as 1, element, an unsigned 16-bit number, and
+ *   v_unit(const element *)   the two elements there, at any address, in every lane   v_half_unit: one and 0
+ *   v_some(const element *, n)   2 LANES elements; only n of them are read, the others are 0
+ *   v_dot(a, b, acc)   acc + both products of each unit, always in the same order and with the same roundings, whichever of a and b is which
+ *   v_dot_seen(p, v, acc)   the same, where each element of p with its sign bit set is left out
+ *   v_pair(even, odd)   units of two reals each, rounded to nearest even   v_store_row(element *, vec): reals as elements, side by side
+ *   v_even v_odd v_join   the two elements of units as reals, and back: bits that elements do not have are cut off
+ *   v_zip(a, b, &x, &y) then v_unzip(&x, &y)   x, y = units (a[0], b[0]), (a[1], b[1]), ...; between the two, lanes lie in an order of their own
+ *   v_largest(most, a)   the larger size of each element, as bits; most is 0 at first   v_wild(most)   is any infinite or NaN?
+ *   v_power(p, n)   p * 2^n by adding n to the exponent: n + 3 * 2^22, p 2^n not below half the smallest normal number
+ *
+ * The canonical order of kernel.h, restated:
+ *   - queries are elements too: times a power of two, which rounds nothing; what is left of the factor, from 1 to 2, goes to the score, so
+ *     that it is rounded once
+ *   - a score is one chain of v_dot over pairs of channels in order, from +0, times that rest
+ *   - weights are rounded to elements; a channel of a tile is one chain of v_dot over pairs of keys in order, pairs starting at even keys; the
+ *     sum of the weights is of the weights before rounding
+ * An odd number of channels or keys is filled up with zeros, which change nothing.
+ */
+
+/* What the factor of queries is taken apart into: sign * 2^power * rest. */
+struct split {
+    real sign, power, rest;
+};
+
+FN struct split split_factor(double factor)
+{
+    int    exponent;
+    double part = frexp(fabs(factor), &exponent);
+    if (factor == 0) return (struct split){0, 0, 1};
+    return (struct split){factor < 0 ? -1 : 1, (real)(exponent - 1), (real)(2 * part)};
+}
+
+FN FORCE vec scale_half(vec x, const struct split *f)
+{
+    const vec most = v_set((real)0x1.fep127), zero = v_set(0);
+    vec       y = v_scale(times(x, v_set(f->sign)), v_set(f->power)), size = v_max(x, v_sub(zero, x));
+    return v_pick(v_lt(size, v_set((real)INFINITY)), v_max(v_sub(zero, most), v_min(most, y)), y);
+}
+
+/* Units of a query; a finite number stays finite. */
+FN FORCE vec scale_units(vec units, const struct split *f)
+{
+    return v_join(scale_half(v_even(units), f), scale_half(v_odd(units), f));
+}
+
+/* ---- scores ----------------------------------------------------------------------------------------------------------------------- */
+
+/* The first element of row i: an address of two registers each, as in tile.h. */
+static FORCE const element *pick_row(const element *k, const element *k4, int64_t step, int64_t step3, const int i)
+{
+    const element *at = i < 4 ? k : k4;
+    return i % 4 == 3 ? at + step3 : at + i % 4 * step;
+}
+
+/* 2^(v - ref) for a v and ref that are twice what they are elsewhere, |ref| < 2.1e38, v - ref < 100. What is below the smallest normal number is
+ * no matter: as a weight it is rounded to 0, and the sum has a 1 in it. */
+FN FORCE vec exp2_fast(const real *c, vec v, vec ref)
+{
+    const vec whole = v_set((real)0x3p22);
+    vec       x = v_max(v_set((real)-126.6), v_sub(v, ref)), n = v_add(x, whole);
+    return v_power(poly(c, COUNT(exp2_c), v_sub(x, v_sub(n, whole))), n);
+}
+
+/* nk keys against nv vectors of queries; see tile.h. */
+FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t dim, real rest, real *s, const int nk, const int nv,
+                          struct totals *totals)
+{
+    vec acc[NB][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < nk; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    const element *k4 = (const element *)((uintptr_t)k + 8 * (uintptr_t)step); /* may be no address at all */
+    const int64_t  step3 = opaque((int64_t)(3 * (uint64_t)step));
+    for (int64_t c = 0; c < dim; c += 2, q += ROWS, k += 2, k4 += 2) {
+        vec x[NV];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) x[v] = v_load(q + v * LANES);
+        if (c + 1 == dim) {
+#pragma GCC unroll 16
+            for (int i = 0; i < nk; i++) {
+                vec y = v_half_unit(pick_row(k, k4, step, step3, i));
+#pragma GCC unroll 4
+                for (int v = 0; v < nv; v++) acc[i][v] = v_dot(x[v], y, acc[i][v]);
+            }
+            break;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < nk; i++) {
+            vec y = v_unit(pick_row(k, k4, step, step3, i));
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) acc[i][v] = v_dot(x[v], y, acc[i][v]);
+        }
+    }
+    const real *c = exp2_c;
+    __asm__("" : "+r"(c)); /* constants are loaded here and not before the loop, where they would push accumulators out of registers */
+    if (!totals) {
+#pragma GCC unroll 16
+        for (int i = 0; i < nk; i++)
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, times(acc[i][v], v_set(rest)));
+        return;
+    }
+    const vec twice = v_set(2 * rest); /* scores and references are doubled here, as exp2_fast() wants them */
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) {
+        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES), most = v_load(totals->largest + v * LANES);
+        ref = v_add(ref, ref), most = v_add(most, most);
+#pragma GCC unroll 16
+        for (int i = 0; i < nk; i += 2) {
+            vec x = times(acc[i][v], twice), even = exp2_fast(c, x, ref), odd = v_set(0);
+            most = v_max(x, most);
+            sum = v_add(sum, even);
+            if (i + 1 < nk) {
+                x = times(acc[i + 1][v], twice);
+                odd = exp2_fast(c, x, ref);
+                most = v_max(x, most);
+                sum = v_add(sum, odd);
+            }
+            v_store(s + i / 2 * ROWS + v * LANES, v_pair(even, odd));
+        }
+        v_store(totals->largest + v * LANES, times(most, v_set((real)0.5)));
+        v_store(totals->sum + v * LANES, sum);
+    }
+}
+
+/* Whether vector v may keep its reference: no score is so much larger, and twice the reference is a number. A score of -inf is no matter, as values are
+ * finite where this is asked. */
+FN FORCE int stays(const struct totals *totals, int v)
+{
+    vec ref = v_load(totals->ref + v * LANES);
+    return !v_any(v_lt(v_set(8), v_sub(v_load(totals->largest + v * LANES), ref))) &&
+           !v_any(v_lt(v_set((real)1e38), v_max(ref, v_sub(v_set(0), ref))));
+}
+
+/* Keys from .. to - 1 of the tile, nv vectors from vector v0 on; with totals, a pair of keys takes the place of one. */
+FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, int v0, const int nv, int64_t from, int64_t to,
+                        struct totals *totals)
+{
+    const element *k = t->k;
+    const real    *q = (const real *)b->q + v0 * LANES, rest = split_factor(b->factor).rest;
+    real          *s = (real *)b->s + v0 * LANES;
+    const int64_t  slow = totals ? 2 : 1;
+    int64_t        j = from;
+    for (; j + NB <= to; j += NB) score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals);
+    for (; j + 2 <= to; j += 2) score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals);
+    if (j < to) score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals);
+}
+
+/* ---- weights times values ----------------------------------------------------------------------------------------------------------- */
+
+#define UNITS_WIDE(n) (((n) + LANES - 1) / LANES * LANES) /* channels of a pair of packed keys */
+
+/* The tile's values into b->pack, [pair of keys][channels]. Returns 1 if any is infinite or NaN: only then may a hidden one do harm. */
+FN int take_values(const struct attn_block *b, const struct attn_tile *t)
+{
+    const element *v = t->v;
+    real          *to = b->pack;
+    vec            most = v_set(0);
+    for (int64_t j = 0; j < t->keys; j += 2, to += UNITS_WIDE(b->value_dim))
+        for (int64_t c = 0; c < b->value_dim; c += 2 * LANES) {
+            vec even = v_some(v + j * t->v_step + c, b->value_dim - c), odd = v_set(0), x, y;
+            if (j + 1 < t->keys) odd = v_some(v + (j + 1) * t->v_step + c, b->value_dim - c);
+            most = v_largest(v_largest(most, even), odd);
+            v_zip(even, odd, &x, &y);
+            v_unzip(&x, &y);
+            v_store(to + c, x);
+            if (c + LANES < b->value_dim) v_store(to + c + LANES, y);
+        }
+    return v_wild(most);
+}
+
+/* A weight that is shifted below the smallest normal number would be rounded to 0, and 0 times an infinite value is NaN. Where a row is shifted at all,
+ * its sums are so large that the smallest normal number will do. */
+FN FORCE vec keep_weight(vec p, vec shift)
+{
+    const vec zero = v_set(0), least = v_pick(v_lt(zero, shift), v_set((real)0x1p-126), zero);
+    return v_pick(v_lt(zero, p), v_max(least, p), p);
+}
+
+/* Vector v of the weights of the keys from .. to - 1, from an even key: a pair takes the place of one. */
+FN void take_weights(const struct attn_block *b, int v, int64_t from, int64_t to)
+{
+    const vec shift = v_load((const real *)b->shift + v * LANES);
+    real     *s = (real *)b->s + v * LANES;
+    for (int64_t j = from; j < to; j += 2) {
+        vec even = keep_weight(v_load(s + j * ROWS), shift), odd = v_set(-(real)0.0);
+        if (j + 1 < to) odd = keep_weight(v_load(s + (j + 1) * ROWS), shift);
+        v_store(s + j / 2 * ROWS, v_pair(even, odd));
+    }
+}
+
+FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
+                         const int hidden)
+{
+    for (int64_t j = from; j < to; j++) {
+        vec w[NV];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) w[v] = v_load(p + j * ROWS + v * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < nd; i++) {
+            vec y = v_unit((const element *)(x + j * step + i));
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_dot_seen(w[v], y, acc[i][v]) : v_dot(w[v], y, acc[i][v]);
+        }
+    }
+}
+
+/* nd channels: o = o * factor + sum over the pairs of weight * value. */
+FN FORCE void value_block(const real *p, const real *x, int64_t step, const struct stretch *s, const real *factor, real *o, const int nd,
+                          const int nv)
+{
+    vec acc[NB][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < nd; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    sum_values(acc, p, x, step, s->from, s->clear, nd, nv, 1);
+    sum_values(acc, p, x, step, s->clear, s->clear_end, nd, nv, 0);
+    sum_values(acc, p, x, step, s->clear_end, s->to, nd, nv, 1);
+#pragma GCC unroll 16
+    for (int i = 0; i < nd; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            real *at = o + i * ROWS + v * LANES;
+            v_store(at, v_fma(v_load(at), v_load(factor + v * LANES), acc[i][v]));
+        }
+}
+
+FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv,
+                        const struct stretch *s)
+{
+    const real    *x = b->pack, *p = (const real *)b->s + v0 * LANES;
+    real          *o = (real *)b->part.o + v0 * LANES;
+    const int64_t  step = UNITS_WIDE(b->value_dim);
+    struct stretch pairs = {s->from / 2, (s->clear + 1) / 2, s->clear_end / 2, (s->to + 1) / 2};
+    if (s->clear_end == t->keys) pairs.clear_end = pairs.to; /* beyond an odd end of the tile there is a value of 0 */
+    if (pairs.clear >= pairs.clear_end) pairs.clear = pairs.clear_end = pairs.to;
+    int64_t c = 0;
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, step, &pairs, factor, o + c * ROWS, NB, nv);
+    for (; c < b->value_dim; c++) value_block(p, x + c, step, &pairs, factor, o + c * ROWS, 1, nv);
+}
+
+/* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
+
+FN void load(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor)
+{
+    const int64_t      m = b->m;
+    const struct split f = split_factor(factor);
+    for (int64_t v = 0; v < VECTORS(b); v++)
+        for (int64_t c = 0; c < n; c += 2 * LANES) {
+            vec x[LANES];
+#pragma GCC unroll 16
+            for (int r = 0; r < LANES; r++) x[r] = v_some((const element *)lines[v * LANES + r < m ? v * LANES + r : m - 1] + c, n - c);
+            v_transpose(x);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) {
+                if (c + 2 * i >= n) break;
+                v_store((real *)q + ((at + c) / 2 + i) * ROWS + v * LANES, scale_units(x[i], &f));
+            }
+        }
+}
