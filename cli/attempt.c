@@ -204,6 +204,7 @@ static int noise_fits(const attempt *t, const sample *rows)
         row_close(&exact), row_close(&narrow);
         if (code) return -1;
     }
+    /* By a factor of 4 above, since other parts may be rounded too, and of 8 below, since some may not be. */
     return isfinite(seen) && seen <= 16 * made && made <= 64 * seen && made > 0;
 }
 

@@ -83,7 +83,7 @@ static void say_softmax(const cli_row *r, const explain_view *v)
     const double x[] = {r->max, r->sum, r->lse, r->weights, r->entropy, r->effective};
     for (int n = 0; n < 6; n++) explain_number(number[n], x[n], v->digits);
     if (r->sum == 0) {
-        say("softmax", "no key is seen: the output is 0 and lse is -inf, by definition");
+        say("softmax", "%s: the output is 0 and lse is -inf, by definition", r->seen ? "every score is -inf" : "no key is seen");
         return;
     }
     say("max", "%s, the largest score; it is subtracted first, which changes no weight", number[0]);
@@ -135,17 +135,21 @@ static void say_weight(const cli_row *r, const explain_view *v, const row_key *k
 {
     enum { SCALE, DOT, SCALED, CAPPED, BIAS, ALIBI, SCORE, MAX, LESS, EXP, SUM, WEIGHT, COUNT };
     const attn_desc *d = r->desc;
+    const int        stage = explain_stage(v);
     const double     x[COUNT] = {r->scale, k->dot, k->scaled,   k->capped, k->bias, k->alibi,
                                  k->score, r->max, k->less_max, k->exp,    r->sum,  k->weight};
     char             t[COUNT][EXPLAIN_CELL], why[80];
     for (int n = 0; n < COUNT; n++) explain_number(t[n], x[n], v->digits);
     say("scaled", "scale * q.k = %s * %s = %s", t[SCALE], t[DOT], t[SCALED]);
-    if (d->softcap > 0) say("capped", "%g * tanh(%s / %g) = %s", d->softcap, t[SCALED], d->softcap, t[CAPPED]);
+    if (d->softcap > 0 && stage >= ATTN_STAGE_CAPPED)
+        say("capped", "%g * tanh(%s / %g) = %s", d->softcap, t[SCALED], d->softcap, t[CAPPED]);
+    if (stage < ATTN_STAGE_BIASED) return;
     if (k->hidden) {
         say("weight", "0: not seen (%s)", row_why(why, k->hidden, ", "));
         return;
     }
     if (d->bias.data || d->alibi.data) say("score", "%s + bias %s + alibi %s = %s", t[CAPPED], t[BIAS], t[ALIBI], t[SCORE]);
+    if (stage < EXPLAIN_STAGE_WEIGHT) return;
     say("exp", "exp(%s - max %s) = exp(%s) = %s", t[SCORE], t[MAX], t[LESS], t[EXP]);
     say("weight", "exp / sum = %s / %s = %s", t[EXP], t[SUM], t[WEIGHT]);
 }

@@ -15,6 +15,10 @@ e --entry 1 --head 2 --row 2 --causal --align bottom-right --bias $S:bias --alib
 e --entry 0 --head 0 --row 2 --query-count 2
 echo "Steps:"
 for stage in scaled capped biased weight; do e --entry 0 --head 3 --row 0 --stage $stage --key-count 3; done
+for stage in scaled biased; do e --entry 0 --head 3 --row 0 --stage $stage --softcap 2 --bias $S:bias --why 3 | sed -n '/^Key/,$p'; done
+echo "Every score is -inf, and one is +inf:"
+q explain --q "1" --k "-inf; -inf" --v "1; 2"
+q explain --q "1" --k "inf; 1" --v "1; 2" --csv
 echo "A trained layer:"
 # Two decimals: those of a projection differ in the last of f32 from one BLAS kernel to another.
 q explain $M --layer 5 --input $M:hidden_states --head 7 --row 10 --top 5 --tokens $M --sort weight --digits 2 | sed '/^  output/,/^   /{ /^  check/!d; }'
