@@ -42,6 +42,7 @@ static void describe(cli_show *s)
 static void describe_cells(cli_show *s, int64_t rows, int64_t columns)
 {
     const show_layer *l = &s->layer[0];
+    *s->sampled = 0;
     if (rows == l->queries && columns == l->keys) return;
     snprintf(s->sampled, sizeof s->sampled, "down-sampled: a cell is the %s of about %lld x %lld weights",
              s->options->largest ? "largest" : "mean", (long long)(l->queries / rows), (long long)(l->keys / columns));
@@ -135,17 +136,25 @@ static int open_maps(cli_show *s, drawing *d, int64_t most_rows, int64_t most_co
 
 /* ---- where they go ---------------------------------------------------------------------------------------------------------------- */
 
-static int draw_files(cli_show *s)
+static int draw_png(cli_show *s, const char *path, int64_t most)
 {
-    const cli_options *o = s->options;
-    const int64_t      most = s->heads * s->layers == 1 ? 300 : 150;
-    drawing            d;
-    cli_image          image = {0};
-    int                code = open_maps(s, &d, most, most);
-    if (!code && o->png)
-        code = picture_draw(&image, &d.maps) ? png_write(o->png, &image) : out_fail(CLI_OUTPUT, "no memory for the picture");
-    if (!code && o->svg) code = picture_svg(o->svg, &d.maps);
+    drawing   d;
+    cli_image image = {0};
+    int       code = open_maps(s, &d, most, most);
+    if (!code) code = picture_draw(&image, &d.maps) ? png_write(path, &image) : out_fail(CLI_OUTPUT, "no memory for the picture");
     free(image.rgb);
+    close_maps(&d);
+    return code;
+}
+
+/* A shape for each cell: with as many as pixels can have, no viewer would be pleased. */
+static int draw_svg(cli_show *s, const char *path, int64_t most)
+{
+    enum { SHAPES = 60000 };
+    drawing d;
+    while (most > 16 && most * most * s->heads * s->layers > SHAPES) most--;
+    int code = open_maps(s, &d, most, most);
+    if (!code) code = picture_svg(path, &d.maps);
     close_maps(&d);
     return code;
 }
@@ -210,7 +219,9 @@ int show_main(const cli_options *o)
     if (code) return code;
     code = show_open(&s, o);
     if (!code) describe(&s);
-    if (!code && (o->png || o->svg)) code = draw_files(&s);
+    const int64_t most = s.heads * s.layers == 1 ? 300 : 150; /* cells a side */
+    if (!code && o->png) code = draw_png(&s, o->png, most);
+    if (!code && o->svg) code = draw_svg(&s, o->svg, most);
     if (!code && o->html) code = show_page(&s, o->html);
     if (!code && o->json)
         code = print_json(&s);
