@@ -43,15 +43,14 @@ static void copy_heads(const float *from, const attn_out *to, int64_t batch, int
             }
 }
 
-/* shapes: x (B, n, width) -> q (B, n_q, H, D), k (B, n_k, G, D), v (B, n_k, G, Dv) -> y (B, n_q, H, Dv) -> out (B, n_q, out_width) */
-static int32_t run_plan(struct layer_plan *plan, char *work, attn_error *error)
+/* shapes: x (B, n, width) -> q (B, n_q, H, D), k (B, n_k, G, D), v (B, n_k, G, Dv) -> y (B, n_q, H, Dv) */
+int32_t attn_layer_heads(struct layer_plan *plan, char *work, attn_error *error)
 {
     const attn_layer_desc *d = &plan->desc;
     attn_desc             *op = &plan->op;
-    const int64_t          B = d->batch, hk = d->heads * d->dim, hv = d->heads * d->value_dim, gk = d->kv_heads * d->dim,
-                  gv = d->kv_heads * d->value_dim;
-    float *q = (float *)(work + plan->part[0]), *k = (float *)(work + plan->part[1]);
-    float *v = (float *)(work + plan->part[2]), *y = (float *)(work + plan->part[3]);
+    const int64_t          B = d->batch, hk = d->heads * d->dim, gk = d->kv_heads * d->dim, gv = d->kv_heads * d->value_dim;
+    float                 *q = (float *)(work + plan->part[0]), *k = (float *)(work + plan->part[1]);
+    float                 *v = (float *)(work + plan->part[2]), *y = (float *)(work + plan->part[3]);
 
     /* 1. projections, heads side by side */
     project(&d->x, &d->w_q, &d->b_q, B, d->queries, d->width, hk, q, d->queries * hk, hk);
@@ -61,10 +60,19 @@ static int32_t run_plan(struct layer_plan *plan, char *work, attn_error *error)
     /* 2. the operator, which reads and writes heads through strides */
     op->q.data = q, op->k.data = k, op->v.data = v, op->out.data = y;
     op->work = work + plan->part[4], op->work_bytes = plan->bytes - 63 - plan->part[4];
-    int32_t status = attn_run(op, error);
-    if (status) return status;
+    return attn_run(op, error);
+}
 
-    /* 3. the output projection */
+static int32_t run_plan(struct layer_plan *plan, char *work, attn_error *error)
+{
+    const attn_layer_desc *d = &plan->desc;
+    const int64_t          B = d->batch, hv = d->heads * d->value_dim;
+    int32_t                status = attn_layer_heads(plan, work, error);
+    if (status) return status;
+    const float *q = (float *)(work + plan->part[0]), *k = (float *)(work + plan->part[1]);
+    const float *v = (float *)(work + plan->part[2]), *y = (float *)(work + plan->part[3]);
+
+    /* 3. the output projection: y -> out (B, n_q, out_width) */
     const attn_in heads = attn_layer_tokens(y, d->queries, hv);
     if (d->out.data) project(&heads, &d->w_o, &d->b_o, B, d->queries, hv, d->out_width, d->out.data, d->out.stride[0], d->out.stride[2]);
 

@@ -7,6 +7,11 @@
 #include <attn/attn_layer.h>
 #include <stdbool.h>
 
+/* Lengths of the first versions of what callers hand in. */
+#define LAYER_FIRST_OPTIONS   (offsetof(attn_desc, work_bytes) + sizeof(size_t))
+#define LAYER_FIRST_DESC      (offsetof(attn_layer_desc, work_bytes) + sizeof(size_t))
+#define LAYER_FIRST_GRADIENTS (offsetof(attn_layer_gradients, work_bytes) + sizeof(size_t))
+
 /* A checked descriptor, ready to run.
  *
  *     work:  | up to 64 | q | k | v | y | the operator's work |      each part begins on a multiple of 64 bytes
@@ -26,6 +31,13 @@ int32_t attn_layer_read(const char *name, const void *given, size_t first, size_
 
 /* Checks desc and fills *plan; data says whether pointers and views are checked too. layer_check.c */
 int32_t attn_layer_plan(const attn_layer_desc *desc, bool data, struct layer_plan *plan, attn_error *error);
+
+/* Checks a gradients struct against a resolved descriptor, whose caller gave `given`. layer_check.c */
+int32_t attn_layer_check_gradients(const attn_layer_desc *given, const attn_layer_desc *desc, const attn_layer_gradients *grad,
+                                   attn_error *error);
+
+/* The projections and the operator: q, k, v and y of the plan's parts. attn_layer.c */
+int32_t attn_layer_heads(struct layer_plan *plan, char *work, attn_error *error);
 
 /* The length of rows when CBLAS reads rows x columns elements with these strides, *transposed telling whether a row of memory is a column. 0: it cannot. */
 int64_t attn_layer_leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, bool *transposed);

@@ -6,10 +6,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define FIRST_OPTIONS (offsetof(attn_desc, work_bytes) + sizeof(size_t)) /* lengths of the first versions */
-#define FIRST_DESC    (offsetof(attn_layer_desc, work_bytes) + sizeof(size_t))
-#define WIDEST        INT32_MAX       /* what a CBLAS integer holds */
-#define FARTHEST      (INT64_MAX / 8) /* bytes from the first element to the last, in elements of 4 bytes and either direction */
+#define WIDEST   INT32_MAX       /* what a CBLAS integer holds */
+#define FARTHEST (INT64_MAX / 8) /* bytes from the first element to the last, in elements of 4 bytes and either direction */
 
 int32_t attn_layer_fail(attn_error *error, int32_t status, const char *format, ...)
 {
@@ -101,8 +99,11 @@ struct rule {
     const char    *name;
     const attn_in *view;
     int64_t        size[4];
-    bool           needed, matrix, output;
+    bool           needed, matrix;
+    int            output; /* its rows may be columns in memory: ANY_ORDER; may not: ROWS */
 };
+
+enum { INPUT, ANY_ORDER, ROWS };
 
 int64_t attn_layer_leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, bool *transposed)
 {
@@ -177,11 +178,11 @@ static int32_t check_view(const struct rule *r, attn_error *error)
     if (status) return status;
     int64_t leading = 1;
     if (r->matrix) leading = attn_layer_leading(r->size[2], r->size[3], v->stride[2], v->stride[3], &transposed);
-    if (!leading || (r->matrix && r->output && transposed))
+    if (!leading || (r->matrix && r->output == ROWS && transposed))
         return refuse(
             "%s has strides %lld and %lld over %lld x %lld elements; %s must be 1 and the other at least a row's length, below 2^31",
             r->name, (long long)v->stride[2], (long long)v->stride[3], (long long)r->size[2], (long long)r->size[3],
-            r->output ? "the second" : "one");
+            r->output == ROWS ? "the second" : "one");
     if (r->output && overlaps_itself(r)) return refuse("%s has strides by which two of its elements share a place", r->name);
     return ATTN_OK;
 }
@@ -193,39 +194,85 @@ static attn_in as_in(const attn_out *out)
     return in;
 }
 
+static int32_t check_rules(const struct rule *rules, size_t count, attn_error *error)
+{
+    for (size_t i = 0; i < count; i++) {
+        int32_t status = check_view(&rules[i], error);
+        if (status) return status;
+    }
+    return ATTN_OK;
+}
+
 static int32_t check_views(const attn_layer_desc *d, attn_error *error)
 {
     const int64_t b = d->batch, h = d->heads, g = d->kv_heads, nq = d->queries, nk = d->keys;
     const attn_in out = as_in(&d->out), q = as_in(&d->q), k = as_in(&d->k), v = as_in(&d->v), y = as_in(&d->y);
 
     const struct rule rules[] = {
-        {"x", &d->x, {b, -1, nq, d->width}, true, true, false},
-        {"x_key", &d->x_key, {b, -1, nk, d->key_width}, true, true, false},
-        {"x_value", &d->x_value, {b, -1, nk, d->value_width}, true, true, false},
-        {"w_q", &d->w_q, {-1, -1, h * d->dim, d->width}, true, true, false},
-        {"w_k", &d->w_k, {-1, -1, g * d->dim, d->key_width}, true, true, false},
-        {"w_v", &d->w_v, {-1, -1, g * d->value_dim, d->value_width}, true, true, false},
-        {"w_o", &d->w_o, {-1, -1, d->out_width, h * d->value_dim}, true, true, false},
-        {"b_q", &d->b_q, {-1, -1, -1, h * d->dim}, false, false, false},
-        {"b_k", &d->b_k, {-1, -1, -1, g * d->dim}, false, false, false},
-        {"b_v", &d->b_v, {-1, -1, -1, g * d->value_dim}, false, false, false},
-        {"b_o", &d->b_o, {-1, -1, -1, d->out_width}, false, false, false},
-        {"out", &out, {b, -1, nq, d->out_width}, true, true, true},
-        {"q", &q, {b, h, nq, d->dim}, false, false, true},
-        {"k", &k, {b, g, nk, d->dim}, false, false, true},
-        {"v", &v, {b, g, nk, d->value_dim}, false, false, true},
-        {"y", &y, {b, h, nq, d->value_dim}, false, false, true},
+        {"x", &d->x, {b, -1, nq, d->width}, true, true, INPUT},
+        {"x_key", &d->x_key, {b, -1, nk, d->key_width}, true, true, INPUT},
+        {"x_value", &d->x_value, {b, -1, nk, d->value_width}, true, true, INPUT},
+        {"w_q", &d->w_q, {-1, -1, h * d->dim, d->width}, true, true, INPUT},
+        {"w_k", &d->w_k, {-1, -1, g * d->dim, d->key_width}, true, true, INPUT},
+        {"w_v", &d->w_v, {-1, -1, g * d->value_dim, d->value_width}, true, true, INPUT},
+        {"w_o", &d->w_o, {-1, -1, d->out_width, h * d->value_dim}, true, true, INPUT},
+        {"b_q", &d->b_q, {-1, -1, -1, h * d->dim}, false, false, INPUT},
+        {"b_k", &d->b_k, {-1, -1, -1, g * d->dim}, false, false, INPUT},
+        {"b_v", &d->b_v, {-1, -1, -1, g * d->value_dim}, false, false, INPUT},
+        {"b_o", &d->b_o, {-1, -1, -1, d->out_width}, false, false, INPUT},
+        {"out", &out, {b, -1, nq, d->out_width}, true, true, ROWS},
+        {"q", &q, {b, h, nq, d->dim}, false, false, ANY_ORDER},
+        {"k", &k, {b, g, nk, d->dim}, false, false, ANY_ORDER},
+        {"v", &v, {b, g, nk, d->value_dim}, false, false, ANY_ORDER},
+        {"y", &y, {b, h, nq, d->value_dim}, false, false, ANY_ORDER},
     };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        int32_t status = check_view(&rules[i], error);
-        if (status) return status;
-    }
-    if (d->out_width) return ATTN_OK;
+    int32_t status = check_rules(rules, sizeof rules / sizeof *rules, error);
+    if (status || d->out_width) return status;
     if (d->out.data || d->w_o.data || d->b_o.data)
         return refuse("out_width is 0, but %s is given", d->out.data ? "out" : d->w_o.data ? "w_o" : "b_o");
     const attn_desc *o = d->options;
     if (!q.data && !k.data && !v.data && !y.data && !(o && (o->lse.data || o->weights.data)))
         return refuse("out_width is 0 and none of q, k, v, y, options->lse, options->weights is asked for: the call would give nothing");
+    return ATTN_OK;
+}
+
+/* What flows back: `given`, the caller's descriptor, tells which operands there are. */
+int32_t attn_layer_check_gradients(const attn_layer_desc *given, const attn_layer_desc *d, const attn_layer_gradients *grad,
+                                   attn_error *error)
+{
+    const int64_t b = d->batch, h = d->heads * d->dim, g = d->kv_heads * d->dim, gv = d->kv_heads * d->value_dim,
+                  hv = d->heads * d->value_dim;
+    const struct {
+        const char     *name;
+        const attn_out *view;
+        const attn_in  *of;
+        int64_t         size[4];
+    } outputs[] = {
+        {"dx", &grad->dx, &given->x, {b, -1, d->queries, d->width}},
+        {"dx_key", &grad->dx_key, &given->x_key, {b, -1, d->keys, d->key_width}},
+        {"dx_value", &grad->dx_value, &given->x_value, {b, -1, d->keys, d->value_width}},
+        {"dw_q", &grad->dw_q, &given->w_q, {-1, -1, h, d->width}},
+        {"dw_k", &grad->dw_k, &given->w_k, {-1, -1, g, d->key_width}},
+        {"dw_v", &grad->dw_v, &given->w_v, {-1, -1, gv, d->value_width}},
+        {"dw_o", &grad->dw_o, &given->w_o, {-1, -1, d->out_width, hv}},
+        {"db_q", &grad->db_q, &given->b_q, {-1, -1, -1, h}},
+        {"db_k", &grad->db_k, &given->b_k, {-1, -1, -1, g}},
+        {"db_v", &grad->db_v, &given->b_v, {-1, -1, -1, gv}},
+        {"db_o", &grad->db_o, &given->b_o, {-1, -1, -1, d->out_width}},
+    };
+    const struct rule d_out = {"d_out", &grad->d_out, {b, -1, d->queries, d->out_width}, true, true, INPUT};
+    int32_t           status = check_rules(&d_out, 1, error);
+    for (size_t i = 0; !status && i < sizeof outputs / sizeof *outputs; i++) {
+        const attn_in *s = outputs[i].of, in = as_in(outputs[i].view);
+        struct rule    r = {outputs[i].name, &in, {0}, false, outputs[i].size[2] >= 0, ANY_ORDER};
+        memcpy(r.size, outputs[i].size, sizeof r.size);
+        if (in.data && !s->data) return refuse("%s is asked for though there is no %s", r.name, r.name + 1);
+        status = check_rules(&r, 1, error);
+    }
+    if (status) return status;
+    if (!d->out_width) return refuse("out_width is 0: there is no out that anything could flow back from");
+    if (grad->accumulate != 0 && grad->accumulate != 1) return refuse("accumulate is %d, and must be 0 or 1", (int)grad->accumulate);
+    if (grad->reserved) return refuse("reserved is %d; it must be 0", (int)grad->reserved);
     return ATTN_OK;
 }
 
@@ -236,7 +283,7 @@ static int32_t fill_operator(const attn_layer_desc *d, attn_desc *op, attn_error
 {
     *op = attn_desc_new();
     if (d->options) {
-        int32_t status = attn_layer_read("options", d->options, FIRST_OPTIONS, sizeof *op, op, error);
+        int32_t status = attn_layer_read("options", d->options, LAYER_FIRST_OPTIONS, sizeof *op, op, error);
         if (status) return status;
     }
     const attn_desc none = attn_desc_new();
@@ -295,7 +342,7 @@ int32_t attn_layer_plan(const attn_layer_desc *desc, bool data, struct layer_pla
 {
     attn_layer_desc *d = &plan->desc;
     if (!desc) return refuse("desc is NULL");
-    int32_t status = attn_layer_read("desc", desc, FIRST_DESC, sizeof *d, d, error);
+    int32_t status = attn_layer_read("desc", desc, LAYER_FIRST_DESC, sizeof *d, d, error);
     if (!status) status = check_sizes(d, error);
     if (!status && data) status = resolve_sources(d, error);
     if (!status && data) status = check_views(d, error);

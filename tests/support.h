@@ -106,10 +106,32 @@ void reference_free(reference *r);
  * largest is max |want| of the tensor, size is S, the largest inexact score. */
 double tolerance(int32_t dtype, int32_t inputs, double largest, double want, double size);
 
+/* The same for gradients; largest is at least the sum of the sizes of what was summed up, as what cancels leaves rounding of that size. */
+double gradient_tolerance(int32_t dtype, int32_t inputs, double largest, double want, double size);
+
 /* Compares out, lse and weights of a finished call with the reference. Prints the first differences; returns how many there are. */
 int64_t compare_results(const attn_desc *d, const reference *r);
 
 void describe(const attn_desc *d, FILE *to);
+
+/* ---- gradients ---------------------------------------------------------------------------------------------------------------------- */
+
+enum { BY_Q, BY_K, BY_V, BY_BIAS, BY_SINK, BY_ALIBI, GRADIENTS };
+
+/* The formula of attn.h, "gradients", in double. Each gradient as a dense array of its shape[] - the bias, sink and slopes in the shape that the
+ * strides of `to` say -, and the largest sum of sizes of the terms of any of its elements. */
+typedef struct gradients {
+    double *value[GRADIENTS];
+    double  largest[GRADIENTS];
+    int64_t shape[GRADIENTS][4];
+    double  size; /* S of the tolerance rule */
+} gradients;
+
+void gradients_make(gradients *g, const attn_desc *d, const attn_backward_desc *back);
+void gradients_free(gradients *g);
+
+/* What attn_backward() has left against it; prints the first differences, returns how many there are. `before` (or NULL): what each output held, dense. */
+int64_t gradients_compare(const gradients *g, const attn_desc *d, const attn_backward_desc *back, double *const before[GRADIENTS]);
 
 /* ---- executors and rows ------------------------------------------------------------------------------------------------------------ */
 

@@ -193,6 +193,15 @@ double tolerance(int32_t dtype, int32_t inputs, double largest, double want, dou
     return (table[row][0] + more) * largest + (table[row][1] + more) * fabs(want) + flushed;
 }
 
+double gradient_tolerance(int32_t dtype, int32_t inputs, double largest, double want, double size)
+{
+    static const double table[][2] = {
+        [ATTN_F32] = {1e-5, 1e-4}, [ATTN_F64] = {1e-12, 1e-11}, [ATTN_F16] = {3e-3, 6e-3}, [ATTN_BF16] = {2e-2, 3e-2}};
+    double more = (inputs == ATTN_F64 ? 0x1p-50 : 0x1p-21) * size, flushed = inputs == ATTN_F64 && dtype == ATTN_F64 ? DBL_MIN : FLT_MIN;
+    if (dtype == ATTN_F16) flushed = 0x1p-25;
+    return (table[dtype][0] + more) * largest + (table[dtype][1] + more) * fabs(want) + flushed;
+}
+
 struct verdict {
     const attn_desc *d;
     const char      *name;

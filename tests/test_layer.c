@@ -1,9 +1,8 @@
 /* test_layer.c: the multi-head layer against projections and the operator in double, and what its header promises.
  * SPDX-License-Identifier: MIT
  */
-#include "support.h"
+#include "support_layer.h"
 
-#include <attn/attn_layer.h>
 #include <fenv.h>
 #include <math.h>
 #include <setjmp.h>
@@ -13,107 +12,23 @@
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
 
-/* ---- a random layer ----------------------------------------------------------------------------------------------------------------- */
-
-enum { LINEAR, CONV1D, FUSED_LINEAR, FUSED_CONV1D, ORDERS };
-enum { SELF, CROSS, CROSS_VALUES, SOURCES }; /* x_key, and x_value */
-
-typedef struct sizes {
-    int64_t batch, heads, kv_heads, queries, keys, dim, value_dim, width, key_width, value_width, out_width;
-} sizes;
-
 static const sizes plain = {2, 4, 2, 7, 7, 8, 8, 20, 20, 20, 12}, crossed = {2, 6, 3, 5, 9, 8, 6, 20, 17, 11, 12};
-
-typedef struct layer {
-    attn_layer_desc d;
-    attn_desc       options;
-    float          *memory[32];
-    int             used;
-    float          *lse, *weights;
-} layer;
-
-/* Memory of exactly `count` floats that the layer frees. */
-static float *floats(layer *l, int64_t count)
-{
-    float *p = malloc((size_t)(count ? count : 1) * sizeof *p);
-    assert_non_null(p);
-    assert_true(l->used < (int)COUNT(l->memory));
-    return l->memory[l->used++] = p;
-}
-
-static float *normal(layer *l, rng *r, int64_t count, double scale)
-{
-    float *p = floats(l, count);
-    for (int64_t i = 0; i < count; i++) p[i] = (float)(scale * rng_normal(r));
-    return p;
-}
-
-static attn_in weight(layer *l, rng *r, int64_t outputs, int64_t inputs, int order)
-{
-    const float *w = normal(l, r, outputs * inputs, 1 / sqrt((double)inputs + 1));
-    return order == LINEAR || order == FUSED_LINEAR ? attn_layer_linear(w, inputs) : attn_layer_conv1d(w, outputs);
-}
-
-/* Part of a fused weight: `skip` outputs further. */
-static attn_in further(attn_in w, int64_t skip)
-{
-    w.data = (const float *)w.data + skip * w.stride[2];
-    return w;
-}
-
-static void make(layer *l, rng *r, const sizes *s, int order, int source, int biases)
-{
-    const int64_t hk = s->heads * s->dim, gk = s->kv_heads * s->dim, gv = s->kv_heads * s->value_dim, hv = s->heads * s->value_dim;
-    memset(l, 0, sizeof *l);
-    l->options = attn_desc_new();
-    attn_layer_desc *d = &l->d;
-    *d = attn_layer_desc_new();
-    d->batch = s->batch, d->heads = s->heads, d->kv_heads = s->kv_heads, d->queries = s->queries, d->keys = s->keys;
-    d->dim = s->dim, d->value_dim = s->value_dim, d->out_width = s->out_width;
-    d->width = s->width, d->key_width = s->key_width, d->value_width = s->value_width;
-    if (source == SELF) d->keys = d->queries, d->key_width = d->value_width = d->width;
-    if (source == CROSS) d->value_width = d->key_width;
-    d->x = attn_layer_tokens(normal(l, r, s->batch * d->queries * d->width, 1), d->queries, d->width);
-    if (source != SELF) d->x_key = attn_layer_tokens(normal(l, r, s->batch * d->keys * d->key_width, 1), d->keys, d->key_width);
-    if (source == CROSS_VALUES)
-        d->x_value = attn_layer_tokens(normal(l, r, s->batch * d->keys * d->value_width, 1), d->keys, d->value_width);
-    if (order == FUSED_LINEAR || order == FUSED_CONV1D) { /* one matrix needs one width */
-        d->w_q = weight(l, r, hk + gk + gv, d->width, order);
-        d->w_k = further(d->w_q, hk), d->w_v = further(d->w_q, hk + gk);
-    } else {
-        d->w_q = weight(l, r, hk, d->width, order);
-        d->w_k = weight(l, r, gk, d->key_width, order);
-        d->w_v = weight(l, r, gv, d->value_width, order);
-    }
-    d->w_o = weight(l, r, s->out_width, hv, order);
-    if (biases & 1) d->b_q = attn_layer_bias(normal(l, r, hk, 0.5));
-    if (biases & 2) d->b_k = attn_layer_bias(normal(l, r, gk, 0.5));
-    if (biases & 4) d->b_v = attn_layer_bias(normal(l, r, gv, 0.5));
-    if (biases & 8) d->b_o = attn_layer_bias(normal(l, r, s->out_width, 0.5));
-    d->out = attn_layer_tokens_out(floats(l, s->batch * d->queries * s->out_width), d->queries, s->out_width);
-    d->options = &l->options;
-}
 
 /* q, k, v, y, lse and weights are asked for too. */
 static void ask_for_all(layer *l)
 {
     attn_layer_desc *d = &l->d;
     const int64_t    b = d->batch, h = d->heads, g = d->kv_heads, n = d->queries, m = d->keys;
-    l->lse = floats(l, b * h * n);
-    l->weights = floats(l, b * h * n * m);
-    d->q = attn_out_dense(floats(l, b * h * n * d->dim), ATTN_F32, h, n, d->dim);
-    d->k = attn_out_dense(floats(l, b * g * m * d->dim), ATTN_F32, g, m, d->dim);
-    d->v = attn_out_dense(floats(l, b * g * m * d->value_dim), ATTN_F32, g, m, d->value_dim);
-    d->y = attn_out_dense(floats(l, b * h * n * d->value_dim), ATTN_F32, h, n, d->value_dim);
+    l->lse = layer_floats(l, b * h * n);
+    l->weights = layer_floats(l, b * h * n * m);
+    d->q = attn_out_dense(layer_floats(l, b * h * n * d->dim), ATTN_F32, h, n, d->dim);
+    d->k = attn_out_dense(layer_floats(l, b * g * m * d->dim), ATTN_F32, g, m, d->dim);
+    d->v = attn_out_dense(layer_floats(l, b * g * m * d->value_dim), ATTN_F32, g, m, d->value_dim);
+    d->y = attn_out_dense(layer_floats(l, b * h * n * d->value_dim), ATTN_F32, h, n, d->value_dim);
 
     l->options.lse = attn_out_dense(l->lse, ATTN_F32, h, n, 1);
     l->options.lse.stride[3] = 0;
     l->options.weights = attn_out_dense(l->weights, ATTN_F32, h, n, m);
-}
-
-static void unmake(layer *l)
-{
-    for (int i = 0; i < l->used; i++) free(l->memory[i]);
 }
 
 static void run(const attn_layer_desc *d)
@@ -130,33 +45,6 @@ static int64_t out_count(const layer *l)
 }
 
 /* ---- the reference ------------------------------------------------------------------------------------------------------------------ */
-
-static double at(const attn_in *t, int64_t b, int64_t i, int64_t c)
-{
-    return ((const float *)t->data)[b * t->stride[0] + i * t->stride[2] + c * t->stride[3]];
-}
-
-/* (batch, tokens, outputs) = x W^T + b */
-static double *projected(const attn_in *x, const attn_in *w, const attn_in *b, int64_t batch, int64_t tokens, int64_t inputs,
-                         int64_t outputs)
-{
-    double *to = calloc((size_t)(batch * tokens * outputs + 1), sizeof *to);
-    assert_non_null(to);
-    for (int64_t n = 0; n < batch; n++)
-        for (int64_t i = 0; i < tokens; i++)
-            for (int64_t o = 0; o < outputs; o++) {
-                double sum = b->data ? at(b, 0, 0, o) : 0;
-                for (int64_t c = 0; c < inputs; c++) sum += at(x, n, i, c) * at(w, 0, o, c);
-                to[(n * tokens + i) * outputs + o] = sum;
-            }
-    return to;
-}
-
-static attn_in heads_of(const double *p, int64_t heads, int64_t tokens, int64_t dim)
-{
-    const int64_t stride[4] = {tokens * heads * dim, dim, heads * dim, 1};
-    return attn_in_strided(p, ATTN_F64, stride);
-}
 
 static int close_enough(const char *what, double got, double want, double largest, double size, int64_t where)
 {
@@ -195,16 +83,16 @@ static void check(layer *l)
     run(d);
 
     const attn_in *xk = d->x_key.data ? &d->x_key : &d->x, *xv = d->x_value.data ? &d->x_value : xk;
-    double        *q = projected(&d->x, &d->w_q, &d->b_q, B, N, d->width, H * D);
-    double        *k = projected(xk, &d->w_k, &d->b_k, B, M, d->key_width, G * D);
-    double        *v = projected(xv, &d->w_v, &d->b_v, B, M, d->value_width, G * V);
+    double        *q = layer_projected(&d->x, &d->w_q, &d->b_q, B, N, d->width, H * D);
+    double        *k = layer_projected(xk, &d->w_k, &d->b_k, B, M, d->key_width, G * D);
+    double        *v = layer_projected(xv, &d->w_v, &d->b_v, B, M, d->value_width, G * V);
     compare_heads("q", q, &d->q, B, H, N, D);
     compare_heads("k", k, &d->k, B, G, M, D);
     compare_heads("v", v, &d->v, B, G, M, V);
 
     attn_desc ref = l->options;
     ref.batch = B, ref.heads = H, ref.kv_heads = G, ref.queries = N, ref.keys = M, ref.dim = D, ref.value_dim = V;
-    ref.q = heads_of(q, H, N, D), ref.k = heads_of(k, G, M, D), ref.v = heads_of(v, G, M, V);
+    ref.q = layer_heads_of(q, H, N, D), ref.k = layer_heads_of(k, G, M, D), ref.v = layer_heads_of(v, G, M, V);
     reference r;
     reference_make(&r, &ref);
     double size = 0; /* S of the tolerance rule */
@@ -222,8 +110,8 @@ static void check(layer *l)
     for (int64_t n = 0; n < B; n++)
         for (int64_t t = 0; t < N; t++)
             for (int64_t o = 0; o < d->out_width; o++) {
-                double want = d->b_o.data ? at(&d->b_o, 0, 0, o) : 0, largest = 1;
-                for (int64_t c = 0; c < H * V; c++) want += y[(n * N + t) * H * V + c] * at(&d->w_o, 0, o, c);
+                double want = d->b_o.data ? layer_at(&d->b_o, 0, 0, o) : 0, largest = 1;
+                for (int64_t c = 0; c < H * V; c++) want += y[(n * N + t) * H * V + c] * layer_at(&d->w_o, 0, o, c);
                 const float *got = (const float *)d->out.data + n * d->out.stride[0] + t * d->out.stride[2] + o;
                 assert_true(close_enough("out", *got, want, largest, size, (n * N + t) * d->out_width + o));
             }
@@ -247,10 +135,10 @@ static void every_weight_order_bias_group_and_source_is_the_formula(void **state
                     sizes s = source == SELF ? plain : crossed;
                     layer l;
                     s.heads = heads[h][0], s.kv_heads = heads[h][1];
-                    make(&l, &r, &s, order, source, biases[b]);
+                    layer_make(&l, &r, &s, order, source, biases[b]);
                     ask_for_all(&l);
                     check(&l);
-                    unmake(&l);
+                    layer_free(&l);
                 }
     assert_int_equal(seen, (3 + 3 + 1 + 1) * 4 * 4);
 }
@@ -280,7 +168,7 @@ static void lengths(layer *l, rng *r)
 static void allow(layer *l, rng *r)
 {
     const int64_t  n = l->d.batch * l->d.heads * l->d.queries * l->d.keys;
-    unsigned char *a = (unsigned char *)floats(l, n);
+    unsigned char *a = (unsigned char *)layer_floats(l, n);
     for (int64_t i = 0; i < n; i++) a[i] = rng_percent(r, 60) ? 1 : 0;
     memset(a, 0, (size_t)l->d.keys); /* the first query sees nothing */
     l->options.allow = attn_in_dense(a, ATTN_BOOL, l->d.heads, l->d.queries, l->d.keys);
@@ -289,18 +177,18 @@ static void allow(layer *l, rng *r)
 static void bias(layer *l, rng *r)
 {
     const int64_t stride[4] = {0, l->d.queries * l->d.keys, l->d.keys, 1};
-    float        *b = normal(l, r, l->d.heads * l->d.queries * l->d.keys, 1);
+    float        *b = layer_normal(l, r, l->d.heads * l->d.queries * l->d.keys, 1);
     b[0] = b[5] = -INFINITY;
     l->options.bias = attn_in_strided(b, ATTN_F32, stride);
 }
 
 static void alibi_and_sink(layer *l, rng *r)
 {
-    float *slopes = floats(l, l->d.heads);
+    float *slopes = layer_floats(l, l->d.heads);
     assert_int_equal(attn_alibi_slopes(l->d.heads, slopes, NULL), ATTN_OK);
     const int64_t stride[4] = {0, 1, 0, 0};
     l->options.alibi = attn_in_strided(slopes, ATTN_F32, stride), l->options.align = ATTN_ALIGN_TOP_LEFT;
-    l->options.sink = attn_in_strided(normal(l, r, l->d.heads, 1), ATTN_F32, stride);
+    l->options.sink = attn_in_strided(layer_normal(l, r, l->d.heads, 1), ATTN_F32, stride);
 }
 
 static void scale_and_softcap(layer *l, rng *r)
@@ -325,13 +213,13 @@ static void every_option_of_the_operator_reaches_it(void **state)
             for (size_t second = first; second < COUNT(options); second++) {
                 rng   r = rng_make("layer options", (int64_t)((size_t)source * 100 + first * 10 + second));
                 layer l;
-                make(&l, &r, source == SELF ? &plain : &crossed, LINEAR, source, 15);
+                layer_make(&l, &r, source == SELF ? &plain : &crossed, LINEAR, source, 15);
                 ask_for_all(&l);
                 options[first](&l, &r);
                 if (second != first) options[second](&l, &r);
                 if (l.options.query_offset) l.options.align = 0; /* said twice otherwise */
                 check(&l);
-                unmake(&l);
+                layer_free(&l);
             }
 }
 
@@ -343,14 +231,14 @@ static void options_change_the_result(void **state)
     for (size_t i = 0; i < COUNT(options); i++) {
         rng   r = rng_make("layer options matter", (int64_t)i);
         layer l;
-        make(&l, &r, &crossed, LINEAR, CROSS, 15);
-        float *without = floats(&l, out_count(&l));
+        layer_make(&l, &r, &crossed, LINEAR, CROSS, 15);
+        float *without = layer_floats(&l, out_count(&l));
         run(&l.d);
         memcpy(without, l.d.out.data, (size_t)out_count(&l) * sizeof(float));
         options[i](&l, &r);
         run(&l.d);
         assert_memory_not_equal(without, l.d.out.data, (size_t)out_count(&l) * sizeof(float));
-        unmake(&l);
+        layer_free(&l);
     }
 }
 
@@ -363,10 +251,10 @@ static void optional_results_threads_work_and_mode_change_no_bit(void **state)
     attn_pool *pool = attn_pool_new(3, NULL);
     (void)state;
     assert_non_null(pool);
-    make(&l, &r, &plain, FUSED_CONV1D, SELF, 15);
+    layer_make(&l, &r, &plain, FUSED_CONV1D, SELF, 15);
     causal(&l, &r);
     const size_t bytes = (size_t)out_count(&l) * sizeof(float);
-    float       *first = floats(&l, out_count(&l));
+    float       *first = layer_floats(&l, out_count(&l));
     run(&l.d);
     memcpy(first, l.d.out.data, bytes);
 
@@ -385,14 +273,14 @@ static void optional_results_threads_work_and_mode_change_no_bit(void **state)
     assert_memory_equal(first, l.d.out.data, bytes);
 
     l.d.out = (attn_out){0}, l.d.w_o = l.d.b_o = (attn_in){0}, l.d.out_width = 0; /* y alone: what the output projection would have read */
-    float       *y = floats(&l, out_count(&l) + l.d.batch * l.d.heads * l.d.queries * l.d.value_dim);
+    float       *y = layer_floats(&l, out_count(&l) + l.d.batch * l.d.heads * l.d.queries * l.d.value_dim);
     const size_t whole = (size_t)(l.d.batch * l.d.heads * l.d.queries * l.d.value_dim) * sizeof(float);
     memcpy(y, l.d.y.data, whole);
     memset(l.d.y.data, 0xff, whole);
     run(&l.d);
     assert_memory_equal(y, l.d.y.data, whole);
     attn_pool_free(pool);
-    unmake(&l);
+    layer_free(&l);
 }
 
 static void a_batch_entry_has_the_bits_that_it_has_alone(void **state)
@@ -402,18 +290,18 @@ static void a_batch_entry_has_the_bits_that_it_has_alone(void **state)
     sizes s = plain;
     (void)state;
     s.batch = 3;
-    make(&l, &r, &s, LINEAR, SELF, 15);
+    layer_make(&l, &r, &s, LINEAR, SELF, 15);
     run(&l.d);
     attn_layer_desc one = l.d;
     const int64_t   count = s.queries * s.out_width;
     one.batch = 1;
     for (int64_t b = 0; b < s.batch; b++) {
         one.x.data = (const float *)l.d.x.data + b * l.d.x.stride[0];
-        one.out.data = floats(&l, count);
+        one.out.data = layer_floats(&l, count);
         run(&one);
         assert_memory_equal(one.out.data, (const float *)l.d.out.data + b * count, (size_t)count * sizeof(float));
     }
-    unmake(&l);
+    layer_free(&l);
 }
 
 static void what_nobody_sees_reaches_nobody(void **state)
@@ -422,10 +310,10 @@ static void what_nobody_sees_reaches_nobody(void **state)
     rng                  r = rng_make("layer padding", 0);
     layer                l;
     (void)state;
-    make(&l, &r, &plain, LINEAR, SELF, 15);
+    layer_make(&l, &r, &plain, LINEAR, SELF, 15);
     l.options.key_count = keys, l.options.query_count = queries;
     const int64_t w = l.d.out_width;
-    float        *clean = floats(&l, out_count(&l)), *x = l.memory[0];
+    float        *clean = layer_floats(&l, out_count(&l)), *x = l.memory[0];
     run(&l.d);
     memcpy(clean, l.d.out.data, (size_t)out_count(&l) * sizeof(float));
     for (int64_t b = 0; b < 2; b++)
@@ -436,7 +324,7 @@ static void what_nobody_sees_reaches_nobody(void **state)
     for (int64_t b = 0; b < 2; b++)
         for (int64_t i = queries[b]; i < l.d.queries; i++) /* padded rows are exactly the output projection's bias */
             assert_memory_equal((const float *)l.d.out.data + (b * l.d.queries + i) * w, l.d.b_o.data, (size_t)w * sizeof(float));
-    unmake(&l);
+    layer_free(&l);
 }
 
 static void reordered_tokens_give_reordered_results(void **state)
@@ -445,10 +333,10 @@ static void reordered_tokens_give_reordered_results(void **state)
     rng                  r = rng_make("layer equivariance", 0);
     layer                l;
     (void)state;
-    make(&l, &r, &plain, LINEAR, SELF, 15);
+    layer_make(&l, &r, &plain, LINEAR, SELF, 15);
     run(&l.d);
     const int64_t   n = l.d.queries, w = l.d.width, o = l.d.out_width;
-    float          *x = floats(&l, l.d.batch * n * w), *out = floats(&l, out_count(&l));
+    float          *x = layer_floats(&l, l.d.batch * n * w), *out = layer_floats(&l, out_count(&l));
     attn_layer_desc turned = l.d;
     for (int64_t b = 0; b < l.d.batch; b++)
         for (int64_t i = 0; i < n; i++)
@@ -461,7 +349,7 @@ static void reordered_tokens_give_reordered_results(void **state)
             for (int64_t c = 0; c < o; c++)
                 assert_true(
                     close_enough("reordered", out[(b * n + i) * o + c], ((float *)l.d.out.data)[(b * n + order[i]) * o + c], 1, 1, i));
-    unmake(&l);
+    layer_free(&l);
 }
 
 /* ---- views -------------------------------------------------------------------------------------------------------------------------- */
@@ -471,18 +359,18 @@ static void strided_inputs_and_results_are_the_same_layer(void **state)
     rng   r = rng_make("layer strides", 0);
     layer l;
     (void)state;
-    make(&l, &r, &plain, LINEAR, SELF, 15);
+    layer_make(&l, &r, &plain, LINEAR, SELF, 15);
     run(&l.d);
     const int64_t b = l.d.batch, n = l.d.queries, w = l.d.width, o = l.d.out_width;
     const float  *want = l.d.out.data;
-    float        *x = floats(&l, b * w * (n + 2)), *out = floats(&l, b * n * (o + 3));
+    float        *x = layer_floats(&l, b * w * (n + 2)), *out = layer_floats(&l, b * n * (o + 3));
     for (int64_t i = 0; i < b; i++) /* channels apart, tokens side by side, the batch backwards */
         for (int64_t t = 0; t < n; t++)
             for (int64_t c = 0; c < w; c++) x[((b - 1 - i) * w + c) * (n + 2) + t] = ((const float *)l.d.x.data)[(i * n + t) * w + c];
     for (int64_t i = 0; i < b * n * (o + 3); i++) out[i] = 77;
     l.d.x = (attn_in){x + (b - 1) * w * (n + 2), {-w * (n + 2), 0, 1, n + 2}, (size_t)(b * w * (n + 2) - 2) * sizeof *x, ATTN_F32, 0};
     l.d.out = (attn_out){out, {o + 3, 0, b * (o + 3), 1}, 0, ATTN_F32, 0}; /* (token, batch, channel), gaps between */
-    float *bias = floats(&l, 2 * o);
+    float *bias = layer_floats(&l, 2 * o);
     for (int64_t c = 0; c < o; c++) bias[2 * c] = ((const float *)l.d.b_o.data)[c];
     l.d.b_o = (attn_in){bias, {0, 0, 0, 2}, 0, ATTN_F32, 0};
     run(&l.d);
@@ -492,7 +380,7 @@ static void strided_inputs_and_results_are_the_same_layer(void **state)
                 double wants = c < o ? want[(i * n + t) * o + c] : 77;
                 assert_true(close_enough("strided", out[(t * b + i) * (o + 3) + c], wants, c < o, 0, c));
             }
-    unmake(&l);
+    layer_free(&l);
 }
 
 static void a_repeated_batch_is_one_text_many_times(void **state)
@@ -500,12 +388,12 @@ static void a_repeated_batch_is_one_text_many_times(void **state)
     rng   r = rng_make("layer repeat", 0);
     layer l;
     (void)state;
-    make(&l, &r, &plain, CONV1D, SELF, 15);
+    layer_make(&l, &r, &plain, CONV1D, SELF, 15);
     l.d.x.stride[0] = 0;
     run(&l.d);
     const int64_t half = out_count(&l) / 2;
     assert_memory_equal(l.d.out.data, (float *)l.d.out.data + half, (size_t)half * sizeof(float));
-    unmake(&l);
+    layer_free(&l);
 }
 
 /* ---- sizes of zero ------------------------------------------------------------------------------------------------------------------ */
@@ -526,11 +414,11 @@ static void empty_axes_are_computed(void **state)
         for (int biases = 0; biases < 16; biases += 15) {
             rng   r = rng_make("layer empty", (int64_t)i);
             layer l;
-            make(&l, &r, &cases[i].s, LINEAR, cases[i].source, biases);
+            layer_make(&l, &r, &cases[i].s, LINEAR, cases[i].source, biases);
             for (int64_t c = 0; c < out_count(&l); c++) ((float *)l.d.out.data)[c] = NAN;
             ask_for_all(&l);
             check(&l);
-            unmake(&l);
+            layer_free(&l);
         }
 }
 
@@ -545,7 +433,7 @@ static void work_is_enough_exactly_and_one_byte_less_is_refused(void **state)
         size_t     bytes = 0;
         guarded    g;
         attn_error e;
-        make(&l, &r, &crossed, LINEAR, CROSS_VALUES, 15);
+        layer_make(&l, &r, &crossed, LINEAR, CROSS_VALUES, 15);
         ask_for_all(&l);
 
         attn_layer_desc sizes_only = l.d; /* no pointer is needed to ask */
@@ -566,7 +454,7 @@ static void work_is_enough_exactly_and_one_byte_less_is_refused(void **state)
         assert_non_null(strstr(e.message, "work_bytes is"));
         assert_float_equal(((float *)l.d.out.data)[0], untouched, 0);
         guarded_free(&g);
-        unmake(&l);
+        layer_free(&l);
     }
 }
 
@@ -684,7 +572,7 @@ static void refusals_say_field_value_and_rule_and_write_nothing(void **state)
         rng        r = rng_make("layer refusals", (int64_t)i);
         layer      l;
         attn_error e = {0};
-        make(&l, &r, &plain, LINEAR, SELF, 15);
+        layer_make(&l, &r, &plain, LINEAR, SELF, 15);
         float *out = l.d.out.data;
         out[0] = 1234;
         run(&l.d); /* legal before the change */
@@ -696,7 +584,7 @@ static void refusals_say_field_value_and_rule_and_write_nothing(void **state)
         says(e.message, refusals[i].sentence);
         assert_int_equal(attn_layer_check(&l.d, NULL), status);
         assert_float_equal(out[0], 1234, 0);
-        unmake(&l);
+        layer_free(&l);
     }
     attn_error e;
     size_t     bytes;
@@ -722,7 +610,7 @@ static void newer_callers_are_served_or_told(void **state)
     layer      l;
     attn_error e;
     (void)state;
-    make(&l, &r, &plain, LINEAR, SELF, 0);
+    layer_make(&l, &r, &plain, LINEAR, SELF, 0);
     newer.d = l.d, newer.d.size = sizeof newer, newer.future = 0;
     options.d = l.options, options.d.size = sizeof options, options.future = 0;
     newer.d.options = &options.d;
@@ -733,7 +621,7 @@ static void newer_callers_are_served_or_told(void **state)
     newer.future = 0, options.future = (int64_t)1 << 40;
     assert_int_equal(attn_layer_run(&newer.d, &e), ATTN_LAYER_E_TOO_NEW);
     says(e.message, "options has a field at byte");
-    unmake(&l);
+    layer_free(&l);
 }
 
 static void codes_have_names(void **state)

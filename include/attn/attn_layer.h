@@ -192,6 +192,73 @@ ATTN_API int32_t attn_layer_check(const attn_layer_desc *desc, attn_error *error
  * pointers may still be NULL. */
 ATTN_API int32_t attn_layer_work_bytes(const attn_layer_desc *desc, size_t *bytes, attn_error *error);
 
+/* ---- gradients -------------------------------------------------------------------------------------------------------------------- */
+
+/* The gradients of some number that depends on the layer's out, d_out being its derivative by out:
+ *
+ *     dW_O = d_out^T y    db_O = sum d_out    dy = d_out W_O    (dq, dk, dv) from dy as attn_backward() has them, head by head
+ *     dW_Q = dq^T x       db_Q = sum dq       dx = dq W_Q + (without x_key: dk W_K) + (without x_value too: dv W_V)
+ *     dW_K = dk^T x_k     db_K = sum dk       dx_key = dk W_K + (without x_value: dv W_V)
+ *     dW_V = dv^T x_v     db_V = sum dv       dx_value = dv W_V
+ *
+ * Start from attn_layer_gradients_new(); what is not given is not computed. All are f32. Views have the axes of what they are the gradients of and
+ * the stride rules of outputs; of the last two strides either may be 1, so the gradient of a fused weight is three views into one matrix. The run's
+ * q, k, v and y are computed again, so a run need not keep anything. A token that nobody sees has a dx_key and dx_value of 0 exactly and reaches no
+ * other gradient, whatever x holds there.
+ *
+ *     bytes = attn_layer_work_bytes() + 4 * batch * (queries * heads * (dim + 2 * value_dim + 1) + keys * kv_heads * (dim + value_dim)), each part rounded
+ *             up to 64, + attn_backward_work_bytes()
+ *
+ * @example layer_gradients
+ * #include <attn/attn_layer.h>
+ * // one step of training: out, then the gradients of the four weights (width, width) and of x, all dense
+ * int step(int64_t tokens, int64_t width, int64_t heads, const float *x, const float *const w[4], float *out, const float *d_out,
+ *          float *dx, float *const dw[4], attn_error *e)
+ * {
+ *     attn_layer_desc d = attn_layer_desc_new();
+ *     d.batch = 1, d.heads = d.kv_heads = heads, d.queries = d.keys = tokens, d.dim = d.value_dim = width / heads;
+ *     d.width = d.key_width = d.value_width = d.out_width = width;
+ *     d.x   = attn_layer_tokens(x, tokens, width);
+ *     d.w_q = attn_layer_linear(w[0], width), d.w_k = attn_layer_linear(w[1], width);
+ *     d.w_v = attn_layer_linear(w[2], width), d.w_o = attn_layer_linear(w[3], width);
+ *     d.out = attn_layer_tokens_out(out, tokens, width);
+ *     attn_layer_gradients g = attn_layer_gradients_new();
+ *     g.d_out = attn_layer_tokens(d_out, tokens, width);
+ *     g.dx    = attn_layer_tokens_out(dx, tokens, width);
+ *     g.dw_q  = attn_layer_linear_out(dw[0], width), g.dw_k = attn_layer_linear_out(dw[1], width);
+ *     g.dw_v  = attn_layer_linear_out(dw[2], width), g.dw_o = attn_layer_linear_out(dw[3], width);
+ *     int32_t bad = attn_layer_run(&d, e);
+ *     return bad ? bad : attn_layer_backward(&d, &g, e);
+ * }
+ * @end
+ */
+typedef struct attn_layer_gradients {
+    size_t   size; /* set by attn_layer_gradients_new() */
+    attn_in  d_out;
+    attn_out dx, dx_key, dx_value;
+    attn_out dw_q, dw_k, dw_v, dw_o;
+    attn_out db_q, db_k, db_v, db_o;
+    attn_out dbias, dsink, dalibi; /* of the operator's options, as in attn_backward_desc */
+    int32_t  accumulate, reserved; /* 1: gradients are added to what stands there */
+    void    *work;                 /* as in attn_layer_desc, at least attn_layer_backward_work_bytes() */
+    size_t   work_bytes;
+} attn_layer_gradients;
+
+static inline attn_layer_gradients attn_layer_gradients_new(void)
+{
+    attn_layer_gradients g;
+    memset(&g, 0, sizeof g);
+    g.size = sizeof g;
+    return g;
+}
+
+/* Checks and computes. `desc` is that of the run; its out, q, k, v, y and work, and the lse and weights of its options, are not looked at. */
+ATTN_API int32_t attn_layer_backward(const attn_layer_desc *desc, const attn_layer_gradients *grad, attn_error *error);
+
+/* The bytes that attn_layer_backward() needs as grad->work, into *bytes; data pointers may still be NULL where a dtype is set. */
+ATTN_API int32_t attn_layer_backward_work_bytes(const attn_layer_desc *desc, const attn_layer_gradients *grad, size_t *bytes,
+                                                attn_error *error);
+
 /* "argument", "layout", ... for 101 to 108; what attn_status_name() says for the others. A static string. */
 ATTN_API const char *attn_layer_status_name(int32_t status);
 
@@ -294,6 +361,12 @@ static inline attn_in attn_layer_linear(const float *data, int64_t row_length)
     return t;
 }
 
+static inline attn_out attn_layer_linear_out(float *data, int64_t row_length)
+{
+    attn_out t = {data, {0, 0, row_length, 1}, 0, ATTN_F32, 0};
+    return t;
+}
+
 /* A weight whose rows are inputs (GPT-2 Conv1D); row_length: elements from one row to the next. */
 static inline attn_in attn_layer_conv1d(const float *data, int64_t row_length)
 {
@@ -301,10 +374,22 @@ static inline attn_in attn_layer_conv1d(const float *data, int64_t row_length)
     return t;
 }
 
+static inline attn_out attn_layer_conv1d_out(float *data, int64_t row_length)
+{
+    attn_out t = {data, {0, 0, 1, row_length}, 0, ATTN_F32, 0};
+    return t;
+}
+
 /* A contiguous projection bias. */
 static inline attn_in attn_layer_bias(const float *data)
 {
     attn_in t = {data, {0, 0, 0, 1}, 0, ATTN_F32, 0};
+    return t;
+}
+
+static inline attn_out attn_layer_bias_out(float *data)
+{
+    attn_out t = {data, {0, 0, 0, 1}, 0, ATTN_F32, 0};
     return t;
 }
 
