@@ -96,15 +96,41 @@ AT(attn_merge_desc, part_out, 48);
 AT(attn_merge_desc, part_lse, 56);
 AT(attn_merge_desc, out, 64);
 AT(attn_merge_desc, lse, 120);
+AT(attn_inspect_desc, size, 0);
+AT(attn_inspect_desc, lse, 8);
+AT(attn_inspect_desc, heads, 64);
+AT(attn_inspect_desc, queries, 72);
+AT(attn_inspect_desc, head_count, 80);
+AT(attn_inspect_desc, query_count, 88);
+AT(attn_inspect_desc, key_first, 96);
+AT(attn_inspect_desc, key_count, 104);
+AT(attn_inspect_desc, values, 112);
+AT(attn_inspect_desc, values_stage, 168);
+AT(attn_inspect_desc, top, 172);
+AT(attn_inspect_desc, entropy, 176);
+AT(attn_inspect_desc, top_weight, 232);
+AT(attn_inspect_desc, top_key, 288);
+AT(attn_inspect_desc, first_mass, 344);
+AT(attn_inspect_desc, window_mass, 400);
+AT(attn_inspect_desc, mass_left, 456);
+AT(attn_inspect_desc, mass_right, 464);
+AT(attn_inspect_desc, received, 472);
+AT(attn_inspect_desc, map_mean, 528);
+AT(attn_inspect_desc, map_max, 584);
+AT(attn_inspect_desc, map_rows, 640);
+AT(attn_inspect_desc, map_columns, 648);
+AT(attn_inspect_desc, work, 656);
+AT(attn_inspect_desc, work_bytes, 664);
 enum { DESC_1 = 744, MERGE_1 = 176 }; /* the first versions' sizes */
 _Static_assert(sizeof(attn_error) == 256 && sizeof(attn_in) == 56 && sizeof(attn_out) == 56 && sizeof(attn_executor) == 24,
                "frozen structs have grown");
-_Static_assert(sizeof(attn_desc) >= DESC_1 && sizeof(attn_merge_desc) >= MERGE_1, "structs have shrunk");
+_Static_assert(sizeof(attn_desc) >= DESC_1 && sizeof(attn_merge_desc) >= MERGE_1 && sizeof(attn_inspect_desc) >= 672,
+               "structs have shrunk");
 #endif
 _Static_assert(ATTN_OK == 0 && ATTN_E_ARGUMENT == 1 && ATTN_E_UNSUPPORTED == 2 && ATTN_E_TOO_NEW == 3 && ATTN_E_MEMORY == 4 &&
                    ATTN_E_WORK == 5 && ATTN_E_THREAD == 6,
                "codes");
-_Static_assert(ATTN_F32 == 1 && ATTN_F64 == 2 && ATTN_F16 == 3 && ATTN_BF16 == 4 && ATTN_BOOL == 5, "dtypes");
+_Static_assert(ATTN_F32 == 1 && ATTN_F64 == 2 && ATTN_F16 == 3 && ATTN_BF16 == 4 && ATTN_BOOL == 5 && ATTN_I64 == 6, "dtypes");
 _Static_assert(ATTN_ALIGN_TOP_LEFT == 1 && ATTN_ALIGN_BOTTOM_RIGHT == 2, "alignments");
 _Static_assert(ATTN_STAGE_WEIGHT == 0 && ATTN_STAGE_SCALED == 1 && ATTN_STAGE_CAPPED == 2 && ATTN_STAGE_BIASED == 3, "stages");
 
