@@ -39,6 +39,9 @@ enum { ATTN_TILE = 128, ATTN_CHUNK = 2048, ATTN_ROWS_MAX = 48, ATTN_BLOCKS = 8 }
 /* How far attn_kernel.scores goes; numbered like the ATTN_STAGE_ constants. */
 enum { ATTN_UPTO_WEIGHT = 0, ATTN_UPTO_SCALED = 1, ATTN_UPTO_CAPPED = 2, ATTN_UPTO_BIASED = 3 };
 
+/* What a tile's keys and values are in memory: what the row takes anyway, or numbers of 16 bits that it turns into reals as it reads them. */
+enum { ATTN_READ_AS_IS = 0, ATTN_READ_F16 = 1, ATTN_READ_BF16 = 2 };
+
 /* Partial result of a block over some keys. */
 struct attn_part {
     void *o, *top, *sum;
@@ -58,9 +61,10 @@ struct attn_block {
     void            *pack;         /* for rows that read elements: room for a tile of values, channels rounded up to 16 */
 };
 
-/* A tile of keys, of reals or of what attn_kernel.reads says. k and v have an innermost stride of 1. */
+/* A tile of keys, of reals or of what attn_kernel.reads or .also says. k and v have an innermost stride of 1; steps are in elements. */
 struct attn_tile {
     const void *k, *v;
+    int64_t     k_reads, v_reads; /* ATTN_READ_ */
     int64_t     k_step, v_step, keys;
     const void *low, *high; /* [rows] whole reals: key j is hidden from the queries with j < low or j >= high; NULL: from none */
     const void *edit;       /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
@@ -128,6 +132,7 @@ struct attn_kernel {
     const char *name, *isa;
     int64_t     real_bytes, rows;
     int32_t     reads; /* the dtype of keys, values and lines of queries, which it then takes as they are; 0: real */
+    int32_t     also;  /* 1 << ATTN_READ_: types of keys and values that it takes besides */
 
     /* Channels at .. at + n - 1 of q: lines[r][c - at] * factor, rounded once; a finite number stays finite. Lines of reals hold n rounded up to 16. */
     void (*load)(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor);

@@ -148,16 +148,20 @@ void attn_task_begin(struct attn_task *t, int64_t index)
 }
 
 /* Keys j .. j + n - 1 of the tensor as the kernel wants them: in place where the layout allows, else copied. */
-static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t dim, int64_t j, int64_t n, size_t scratch, int64_t *step)
+static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t dim, int64_t j, int64_t n, size_t scratch, int64_t *step,
+                           int64_t *reads)
 {
     const struct attn_plan *plan = t->plan;
     const size_t            width = attn_dtype_bytes(x->dtype);
+    *reads = x->dtype == ATTN_F16 ? ATTN_READ_F16 : x->dtype == ATTN_BF16 ? ATTN_READ_BF16 : ATTN_READ_AS_IS;
     *step = dim;
     const char *from = attn_task_element(x->data, x->stride, x->dtype, t->batch, t->group_head, j);
-    if ((int64_t)width == plan->takes && (x->stride[3] == 1 || dim == 1)) {
+    if ((x->stride[3] == 1 || dim == 1) && ((int64_t)width == plan->takes || plan->kernel->also >> *reads & 1)) {
+        if ((int64_t)width == plan->takes) *reads = ATTN_READ_AS_IS;
         *step = x->stride[2];
         return from;
     }
+    *reads = ATTN_READ_AS_IS;
     char *to = t->slot + scratch;
     for (int64_t i = 0; i < n; i++)
         load(plan, plan->in, to + i * dim * plan->takes, from + i * x->stride[2] * (int64_t)width, x->stride[3], dim);
@@ -190,14 +194,15 @@ int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t firs
 void attn_task_keys(struct attn_task *t, struct attn_tile *tile, int64_t first)
 {
     const attn_desc *d = &t->plan->d;
-    tile->k = rows_of(t, &d->k, d->dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.k, &tile->k_step);
+    tile->k = rows_of(t, &d->k, d->dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.k, &tile->k_step, &tile->k_reads);
 }
 
 /* The values of the tile's keys. */
 void attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first)
 {
     const attn_desc *d = &t->plan->d;
-    tile->v = rows_of(t, &d->v, d->value_dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.v, &tile->v_step);
+    tile->v =
+        rows_of(t, &d->v, d->value_dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.v, &tile->v_step, &tile->v_reads);
 }
 
 /* The keys that any row sees by position: from *low, to *high, and what lies between, which rows of a list may not see; 0 if there are none. */

@@ -8,7 +8,7 @@
 #define NAME      attn_kernel_avx2
 #define FEW_NAME  attn_kernel_avx2_few
 #define ISA       "avx2"
-#define TARGET    __attribute__((target("avx2,fma")))
+#define TARGET    __attribute__((target("avx2,fma,f16c")))
 #define REAL_BITS 32
 #define LANES     8
 #define NV        3 /* 4 x 3 accumulators + 3 + 1 of 16 registers */
@@ -96,6 +96,31 @@ static FORCE TARGET mask v_seen(const unsigned char *a)
 {
     __m256i zero = _mm256_cmpeq_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)a)), _mm256_setzero_si256());
     return _mm256_castsi256_ps(_mm256_xor_si256(zero, _mm256_set1_epi32(-1)));
+}
+static FORCE TARGET vec v_read_f16(const void *a)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)a));
+}
+static FORCE TARGET vec v_read_bf16(const void *a)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)a)), 16));
+}
+static FORCE TARGET vec v_even_bf16(vec a)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16));
+}
+static FORCE TARGET vec v_odd_bf16(vec a)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(-65536)));
+}
+static FORCE TARGET vec v_odd_f16(vec a)
+{
+    __m256i half = _mm256_srli_epi32(_mm256_castps_si256(a), 16);
+    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
+}
+static FORCE TARGET vec v_even_f16(vec a)
+{
+    return v_odd_f16(v_even_bf16(a));
 }
 static FORCE TARGET void v_transpose(vec *x)
 {

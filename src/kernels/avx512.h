@@ -82,6 +82,30 @@ static FORCE TARGET mask v_seen(const unsigned char *a)
 {
     return _mm512_test_epi32_mask(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)a)), _mm512_set1_epi32(255));
 }
+static FORCE TARGET vec v_read_f16(const void *a)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)a));
+}
+static FORCE TARGET vec v_read_bf16(const void *a)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)a)), 16));
+}
+static FORCE TARGET vec v_even_bf16(vec a)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16));
+}
+static FORCE TARGET vec v_odd_bf16(vec a)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(-65536)));
+}
+static FORCE TARGET vec v_even_f16(vec a)
+{
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castps_si512(a)));
+}
+static FORCE TARGET vec v_odd_f16(vec a)
+{
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16)));
+}
 static FORCE TARGET void v_transpose(vec *x)
 {
     vec t[16];

@@ -14,59 +14,121 @@ enum { FEW_ROWS = 8 };
 #else
 /* ---- the two products ------------------------------------------------------------------------------------------------------------- */
 
-/* LANES x LANES numbers from rows that may end: n rows of `some` channels each. Rows past the last repeat it, channels past the last are 0. */
-FN FORCE void few_block(vec *x, const real *k, int64_t step, int64_t n, int64_t some)
+#define FEW_WIDTH(reads) ((reads) == ATTN_READ_AS_IS ? (int)sizeof(real) : 2)
+
+/* The place of number `at` in an array of what the tile holds. */
+FN FORCE const char *few_at(const void *from, int64_t at, int64_t reads)
 {
-    if (some >= LANES) {
+    return (const char *)((uintptr_t)from + (uintptr_t)(at * FEW_WIDTH(reads)));
+}
+
+FN struct ahead few_ahead(const void *rows, int64_t first, int64_t step, int64_t n, int64_t channels, int64_t reads)
+{
+    return ahead_make(few_at(rows, first * step, reads), step, n, channels, FEW_WIDTH(reads));
+}
+
+/* `some` numbers, and zeros up to a whole vector of bytes, so that nothing is read past a row's end */
+FN FORCE vec few_bytes(const void *from, int64_t some, const int reads)
+{
+    real line[LANES] = {0};
+    memcpy(line, from, (size_t)(some * FEW_WIDTH(reads)));
+    return v_load_any(line);
+}
+
+/* LANES numbers as reals */
+FN FORCE vec few_read(const void *from, const int reads)
+{
+#if REAL_BITS == 32
+    if (reads == ATTN_READ_F16) return v_read_f16(from);
+    if (reads == ATTN_READ_BF16) return v_read_bf16(from);
+#else
+    (void)reads;
+#endif
+    return v_load_any((const real *)from);
+}
+
+/* Number i of those that lie in a lane of x: the lane itself, or one of its halves. */
+FN FORCE vec few_part(vec x, const int i, const int reads)
+{
+#if REAL_BITS == 32
+    if (reads == ATTN_READ_F16) return i ? v_odd_f16(x) : v_even_f16(x);
+    if (reads == ATTN_READ_BF16) return i ? v_odd_bf16(x) : v_even_bf16(x);
+#else
+    (void)i, (void)reads;
+#endif
+    return x;
+}
+
+/* G times LANES keys against R queries, G, R and reads literals: a single query needs two chains of products, as each waits for itself. n keys are
+ * there; those past the last repeat it. A lane holds one number or two of 16 bits while keys are transposed. */
+FN FORCE void few_dots(const real *q, int64_t q_step, const void *k, int64_t step, int64_t n, int64_t dim, real *s, struct ahead *ahead,
+                       const int G, const int R, const int reads)
+{
+    const int     per = (int)sizeof(real) / FEW_WIDTH(reads);
+    const int64_t bytes = step * FEW_WIDTH(reads);
+    vec           acc[2][4];
+#pragma GCC unroll 2
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) acc[g][r] = v_set(0);
+    for (int64_t c = 0; c < dim; c += LANES * per) {
+        const int64_t some = dim - c < LANES * per ? dim - c : LANES * per;
+        const char   *row = few_at(k, c, reads);
+#pragma GCC unroll 2
+        for (int g = 0; g < G; g++) {
+            vec x[LANES];
+            if (some == LANES * per && n >= G * LANES) {
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) x[i] = v_load_any(k + (i < n ? i : n - 1) * step);
-    } else {
-        for (int i = 0; i < LANES; i++) {
-            real line[LANES] = {0};
-            for (int64_t c = 0; c < some; c++) line[c] = k[(i < n ? i : n - 1) * step + c];
-            x[i] = v_load_any(line);
+                for (int i = 0; i < LANES; i++) {
+                    x[i] = v_load_any((const real *)row);
+                    row = (const char *)opaque((int64_t)(row + bytes)); /* one address, not sixteen on the stack */
+                    fetch(ahead);
+                }
+            } else
+                for (int i = 0; i < LANES; i++) {
+                    const int64_t row = g * LANES + i < n ? g * LANES + i : n - 1;
+                    x[i] = few_bytes(few_at(k, row * step + c, reads), some, reads);
+                }
+            v_transpose(x);
+            if (some == LANES * per) {
+#pragma GCC unroll 16
+                for (int i = 0; i < LANES; i++)
+#pragma GCC unroll 2
+                    for (int e = 0; e < per; e++) {
+                        vec y = few_part(x[i], e, reads);
+#pragma GCC unroll 4
+                        for (int r = 0; r < R; r++) acc[g][r] = v_fma(v_set(q[r * q_step + c + i * per + e]), y, acc[g][r]);
+                    }
+            } else
+                for (int64_t i = 0; i < some; i++) {
+                    vec y = i % per ? few_part(x[i / per], 1, reads) : few_part(x[i / per], 0, reads);
+                    for (int r = 0; r < R; r++) acc[g][r] = v_fma(v_set(q[r * q_step + c + i]), y, acc[g][r]);
+                }
         }
     }
-    v_transpose(x);
+#pragma GCC unroll 2
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) v_store(s + r * ATTN_TILE + g * LANES, acc[g][r]);
 }
 
-/* LANES keys against R queries, R a literal. */
-FN FORCE void few_dots(const real *q, int64_t q_step, const real *k, int64_t step, int64_t n, int64_t dim, real *s, const int R)
+FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R,
+                             const int reads)
 {
-    vec acc[FEW_ROWS];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) acc[r] = v_set(0);
-    for (int64_t c = 0; c < dim; c += LANES) {
-        vec x[LANES];
-        few_block(x, k + c, step, n, dim - c);
-        if (dim - c >= LANES) {
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
-#pragma GCC unroll 8
-                for (int r = 0; r < R; r++) acc[r] = v_fma(v_set(q[r * q_step + c + i]), x[i], acc[r]);
-        } else
-            for (int64_t i = 0; i < dim - c; i++)
-                for (int r = 0; r < R; r++) acc[r] = v_fma(v_set(q[r * q_step + c + i]), x[i], acc[r]);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) v_store(s + r * ATTN_TILE, acc[r]);
-}
-
-FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R)
-{
-    const real *q = (const real *)b->q + r * WIDE(b->dim), *k = t->k;
-    for (int64_t j = from; j < to; j += LANES) {
-        /* what comes after the next keys, in order of address: rows are visited LANES at a time, which no hardware prefetcher follows */
-        for (int64_t i = j + 2 * LANES; i < j + 3 * LANES; i++)
-            for (int64_t c = 0; c < b->dim; c += 64 / (int64_t)sizeof(real))
-                __builtin_prefetch((const void *)((uintptr_t)k + ((uintptr_t)i * (uintptr_t)t->k_step + (uintptr_t)c) * sizeof(real)));
-        few_dots(q, WIDE(b->dim), k + j * t->k_step, t->k_step, to - j, b->dim, (real *)b->s + r * ATTN_TILE + j, R);
-    }
+    const real   *q = (const real *)b->q + r * WIDE(b->dim);
+    struct ahead  values = r == 0 && t->v ? few_ahead(t->v, from, t->v_step, to - from, b->value_dim, t->v_reads) : ahead_none(t->k);
+    const int64_t wide = WIDE(b->dim);
+    real         *to_s = (real *)b->s + r * ATTN_TILE;
+    int64_t       j = from;
+    for (; R <= 2 && j + 2 * LANES <= to; j += 2 * LANES)
+        few_dots(q, wide, few_at(t->k, j * t->k_step, reads), t->k_step, to - j, b->dim, to_s + j, &values, 2, R, reads);
+    for (; j < to; j += LANES)
+        few_dots(q, wide, few_at(t->k, j * t->k_step, reads), t->k_step, to - j, b->dim, to_s + j, &values, 1, R, reads);
 }
 
 /* acc over the keys of weight * value for R queries and W vectors of channels; hidden: a weight of -0 leaves its query out. */
-FN FORCE void few_sum(const real *p, const real *x, int64_t step, int64_t keys, real *o, int64_t o_step, const real *factor, const int R,
-                      const int W, const int hidden)
+FN FORCE void few_sum(const real *p, const void *x, int64_t step, int64_t keys, real *o, int64_t o_step, const real *factor,
+                      struct ahead *ahead, const int R, const int W, const int hidden, const int reads)
 {
     vec acc[4][8];
 #pragma GCC unroll 4
@@ -74,14 +136,15 @@ FN FORCE void few_sum(const real *p, const real *x, int64_t step, int64_t keys, 
 #pragma GCC unroll 8
         for (int w = 0; w < W; w++) acc[r][w] = v_set(0);
     for (int64_t j = 0; j < keys; j++) {
-        vec y[8];
-#pragma GCC unroll 8
-        for (int w = 0; w < W; w++) y[w] = v_load_any(x + j * step + w * LANES);
+        vec weight[4];
 #pragma GCC unroll 4
-        for (int r = 0; r < R; r++) {
-            vec weight = v_set(p[r * ATTN_TILE + j]);
+        for (int r = 0; r < R; r++) weight[r] = v_set(p[r * ATTN_TILE + j]);
 #pragma GCC unroll 8
-            for (int w = 0; w < W; w++) acc[r][w] = hidden ? v_fma_seen(weight, y[w], acc[r][w]) : v_fma(weight, y[w], acc[r][w]);
+        for (int w = 0; w < W; w++) {
+            vec y = few_read(few_at(x, j * step + w * LANES, reads), reads);
+            fetch(ahead);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) acc[r][w] = hidden ? v_fma_seen(weight[r], y, acc[r][w]) : v_fma(weight[r], y, acc[r][w]);
         }
     }
 #pragma GCC unroll 4
@@ -94,21 +157,27 @@ FN FORCE void few_sum(const real *p, const real *x, int64_t step, int64_t keys, 
 }
 
 FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int64_t r,
-                             const int R, const int hidden)
+                             const int R, const int hidden, const int reads)
 {
     const int64_t keys = to - from, dim = b->value_dim;
-    const real   *p = (const real *)b->s + r * ATTN_TILE + from, *x = (const real *)t->v + from * t->v_step;
+    const real   *p = (const real *)b->s + r * ATTN_TILE + from;
+    const char   *x = few_at(t->v, from * t->v_step, reads);
     real         *o = (real *)b->part.o + r * WIDE(dim);
     int64_t       c = 0;
+    struct ahead  next = r == 0 ? few_ahead(t->k, ATTN_TILE, t->k_step, ATTN_TILE, b->dim, t->k_reads) : ahead_none(x);
     for (; R <= 2 && c + 8 * LANES <= dim; c += 8 * LANES)
-        few_sum(p, x + c, t->v_step, keys, o + c, WIDE(dim), factor + r, R, R <= 2 ? 8 : 1, hidden);
-    for (; c + 4 * LANES <= dim; c += 4 * LANES) few_sum(p, x + c, t->v_step, keys, o + c, WIDE(dim), factor + r, R, 4, hidden);
-    for (; c + LANES <= dim; c += LANES) few_sum(p, x + c, t->v_step, keys, o + c, WIDE(dim), factor + r, R, 1, hidden);
+        few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, R <= 2 ? 8 : 1, hidden, reads);
+    for (; c + 4 * LANES <= dim; c += 4 * LANES)
+        few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, 4, hidden, reads);
+    for (; c + LANES <= dim; c += LANES)
+        few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, 1, hidden, reads);
     if (c == dim) return;
-    real pad[ATTN_TILE * LANES]; /* the last channels, so that nothing is read past a row's end */
-    for (int64_t j = 0; j < keys; j++)
-        for (int64_t i = 0; i < LANES; i++) pad[j * LANES + i] = c + i < dim ? x[j * t->v_step + c + i] : 0;
-    few_sum(p, pad, LANES, keys, o + c, WIDE(dim), factor + r, R, 1, hidden);
+    real pad[ATTN_TILE * LANES] __attribute__((aligned(64))); /* the last channels, so that nothing is read past a row's end */
+    for (int64_t j = 0; j < keys; j++) {
+        v_store(pad + j * LANES, few_bytes(few_at(x, j * t->v_step + c, reads), dim - c, reads));
+        v_store(pad + j * LANES, few_read(pad + j * LANES, reads));
+    }
+    few_sum(p, pad, LANES, keys, o + c, WIDE(dim), factor + r, &next, R, 1, hidden, ATTN_READ_AS_IS);
 }
 
 FN FORCE void few_take_weights(const struct attn_block *b, int64_t r, int64_t from, int64_t to)
@@ -124,41 +193,58 @@ FN void few_load(const struct attn_block *b, void *q, int64_t at, int64_t n, con
 }
 #endif
 
-/* One function per number of rows, as in tile.h. */
-#define FEW_BY_ROWS(n)                                                                                                                     \
-    FN NOINLINE void few_score_##n(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r)             \
+/* One function per number of rows, as in tile.h, and per type of what is read. */
+typedef void few_score_fn(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r);
+typedef void few_value_fn(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int64_t r,
+                          int hidden);
+
+#define FEW_BY_ROWS(name, n, reads)                                                                                                        \
+    FN NOINLINE void few_score_##name##_##n(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r)    \
     {                                                                                                                                      \
-        few_score_rows(b, t, from, to, r, n);                                                                                              \
+        few_score_rows(b, t, from, to, r, n, reads);                                                                                       \
     }                                                                                                                                      \
-    FN NOINLINE void few_value_##n(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor,    \
-                                   int64_t r, int hidden)                                                                                  \
+    FN NOINLINE void few_value_##name##_##n(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to,               \
+                                            const real *factor, int64_t r, int hidden)                                                     \
     {                                                                                                                                      \
         if (hidden)                                                                                                                        \
-            few_value_rows(b, t, from, to, factor, r, n, 1);                                                                               \
+            few_value_rows(b, t, from, to, factor, r, n, 1, reads);                                                                        \
         else                                                                                                                               \
-            few_value_rows(b, t, from, to, factor, r, n, 0);                                                                               \
+            few_value_rows(b, t, from, to, factor, r, n, 0, reads);                                                                        \
     }
-FEW_BY_ROWS(1)
-FEW_BY_ROWS(2)
-FEW_BY_ROWS(3)
-FEW_BY_ROWS(4)
+#define FEW_BY_TYPE(name, reads)                                                                                                           \
+    FEW_BY_ROWS(name, 1, reads)                                                                                                            \
+    FEW_BY_ROWS(name, 2, reads)                                                                                                            \
+    FEW_BY_ROWS(name, 3, reads)                                                                                                            \
+    FEW_BY_ROWS(name, 4, reads)
+#define FEW_TABLE(kind, name) {few_##kind##_##name##_1, few_##kind##_##name##_2, few_##kind##_##name##_3, few_##kind##_##name##_4}
+
+FEW_BY_TYPE(real, ATTN_READ_AS_IS)
+#if REAL_BITS == 32 && !PAIRS
+FEW_BY_TYPE(f16, ATTN_READ_F16)
+FEW_BY_TYPE(bf16, ATTN_READ_BF16)
+#define FEW_ALSO (1 << ATTN_READ_F16 | 1 << ATTN_READ_BF16)
+static few_score_fn *const few_score_by[][4] = {FEW_TABLE(score, real), FEW_TABLE(score, f16), FEW_TABLE(score, bf16)};
+static few_value_fn *const few_value_by[][4] = {FEW_TABLE(value, real), FEW_TABLE(value, f16), FEW_TABLE(value, bf16)};
+#else
+#define FEW_ALSO 0
+static few_score_fn *const few_score_by[][4] = {FEW_TABLE(score, real)};
+static few_value_fn *const few_value_by[][4] = {FEW_TABLE(value, real)};
+#endif
 
 FN void few_score(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to)
 {
-    int64_t r = 0;
-    for (; r + 4 <= b->m; r += 4) few_score_4(b, t, from, to, r);
-    if (b->m - r == 1) few_score_1(b, t, from, to, r);
-    if (b->m - r == 2) few_score_2(b, t, from, to, r);
-    if (b->m - r == 3) few_score_3(b, t, from, to, r);
+    for (int64_t r = 0, n; r < b->m; r += n) {
+        n = b->m - r < 4 ? b->m - r : 4;
+        few_score_by[t->k_reads][n - 1](b, t, from, to, r);
+    }
 }
 
 FN void few_values(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int hidden)
 {
-    int64_t r = 0;
-    for (; r + 4 <= b->m; r += 4) few_value_4(b, t, from, to, factor, r, hidden);
-    if (b->m - r == 1) few_value_1(b, t, from, to, factor, r, hidden);
-    if (b->m - r == 2) few_value_2(b, t, from, to, factor, r, hidden);
-    if (b->m - r == 3) few_value_3(b, t, from, to, factor, r, hidden);
+    for (int64_t r = 0, n; r < b->m; r += n) {
+        n = b->m - r < 4 ? b->m - r : 4;
+        few_value_by[t->v_reads][n - 1](b, t, from, to, factor, r, hidden);
+    }
 }
 
 /* ---- between the products --------------------------------------------------------------------------------------------------------- */
@@ -182,13 +268,13 @@ FN void few_edit(const struct attn_block *b, const struct attn_tile *t, int32_t 
     }
 }
 
+/* Row r: its reference, and weights in the place of scores. Returns 1 if a key is hidden. */
 FN int few_weigh(const struct attn_block *b, int64_t r, int64_t from, int64_t to, real *factor)
 {
     const real hide = -(real)INFINITY;
-    real      *s = (real *)b->s + r * ATTN_TILE, *top = (real *)b->part.top + r, *sum = (real *)b->part.sum + r,
-         lanes[LANES] __attribute__((aligned(64)));
-    real ref = *top, largest = hide, total = 0;
-    int  hidden = 0;
+    real      *s = (real *)b->s + r * ATTN_TILE, *top = (real *)b->part.top + r, lanes[LANES] __attribute__((aligned(64)));
+    real       ref = *top, largest = hide;
+    int        hidden = 0;
     for (int64_t j = to; j % LANES; j++) s[j] = hide; /* up to a whole vector */
     for (int64_t j = from; ref == hide && j < to; j += 8)
         for (int64_t i = j; i < to && i < j + 8; i++) ref = s[i] > ref ? s[i] : ref;
@@ -210,15 +296,26 @@ FN int few_weigh(const struct attn_block *b, int64_t r, int64_t from, int64_t to
         vec x = v_load(s + j);
         v_store(s + j, v_pick(v_eq(x, v_set(hide)), v_set(-(real)0.0), exp2_twice(v_sub(x, newer), shift)));
     }
-    for (int64_t j = from; j < to; j++) total += s[j];
     v_store(lanes, f);
     factor[r] = lanes[0];
     *top = ref;
-    v_store(lanes, v_fma(v_set(*sum), f, v_set(total)));
-    *sum = lanes[0];
     v_store(lanes, none);
     for (int i = 0; i < LANES; i++) hidden |= lanes[i] != 0;
     return hidden;
+}
+
+/* Rows r .. r + 3 together: each sum is a chain that waits for itself. Rows that do not exist are not stored. */
+FN void few_totals(const struct attn_block *b, int64_t r, int64_t from, int64_t to, const real *factor)
+{
+    const real *s = (const real *)b->s + r * ATTN_TILE;
+    real        total[4] = {0}, lanes[LANES] __attribute__((aligned(64)));
+    for (int64_t j = from; j < to; j++)
+        for (int i = 0; i < 4; i++) total[i] += s[i * ATTN_TILE + j];
+    for (int64_t i = 0; i < 4 && r + i < b->m; i++) {
+        real *sum = (real *)b->part.sum + r + i;
+        v_store(lanes, v_fma(v_set(*sum), v_set(factor[r + i]), v_set(total[i])));
+        *sum = lanes[0];
+    }
 }
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
@@ -278,6 +375,9 @@ FN void few_step(const struct attn_block *b, const struct attn_tile *t)
     for (int64_t r = 0; r < b->m; r++) {
         if (edited) few_edit(b, t, ATTN_UPTO_BIASED, r, from, to);
         hidden |= few_weigh(b, r, from, to, factor);
+    }
+    for (int64_t r = 0; r < b->m; r += 4) few_totals(b, r, from, to, factor);
+    for (int64_t r = 0; r < b->m; r++) {
         if (t->drop) few_drop(b, t, r, from, to);
         few_take_weights(b, r, from, to);
     }
@@ -338,6 +438,6 @@ FN void few_weights(const struct attn_block *b, int64_t keys, int32_t upto)
         }
 }
 
-const struct attn_kernel FEW_NAME = {TEXT(FEW_NAME), ISA,         sizeof(real),  FEW_ROWS,    READS,    few_load,
-                                     few_unload,     few_begin,   few_edit_tile, few_scores,  few_step, few_fold,
-                                     few_finish,     few_weights, survey,        survey_keys, 0};
+const struct attn_kernel FEW_NAME = {TEXT(FEW_NAME), ISA,        sizeof(real), FEW_ROWS,      READS,       FEW_ALSO,
+                                     few_load,       few_unload, few_begin,    few_edit_tile, few_scores,  few_step,
+                                     few_fold,       few_finish, few_weights,  survey,        survey_keys, 0};

@@ -26,8 +26,10 @@ FN FORCE void few_dots(const real *q, int64_t q_step, const element *k, int64_t 
     for (int r = 0; r < R; r++) v_store(s + r * ATTN_TILE, times(acc[r], v_set(rest)));
 }
 
-FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R)
+FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R,
+                             const int reads)
 {
+    (void)reads;
     const real    *q = (const real *)b->q + r * UNITS(b->dim), rest = split_factor(b->factor).rest;
     const element *k = t->k;
     for (int64_t j = from; j < to; j += LANES) {
@@ -75,8 +77,9 @@ FN FORCE void few_sum(const element *p, const element *x, int64_t step, int64_t 
 }
 
 FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int64_t r,
-                             const int R, const int hidden)
+                             const int R, const int hidden, const int reads)
 {
+    (void)reads;
     const int      most = R <= 2 ? 4 : R <= 4 ? 2 : 1;
     const int64_t  keys = to - from, dim = b->value_dim;
     const element *p = (const element *)((const real *)b->s + r * ATTN_TILE) + from, *x = (const element *)t->v + from * t->v_step;

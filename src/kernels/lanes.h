@@ -84,6 +84,40 @@ FN FORCE vec softcap(vec s, vec cap, vec inverse)
     return v_pick(v_lt(size, v_set((real)0.6)), small, large);
 }
 
+/* ---- memory ahead ------------------------------------------------------------------------------------------------------------------- */
+
+/* Rows that will be read next: fetched into the second-level cache a line at a time while something else is computed, so that memory is never idle.
+ * Values are fetched while scores are made, the next tile's keys while values are summed. A fetch of an address that is none does no harm. */
+struct ahead {
+    uintptr_t at, end; /* the next line, the end of its row */
+    uintptr_t line, gap, row;
+    int64_t   rows; /* rows left */
+};
+
+FN FORCE struct ahead ahead_make(const void *from, int64_t step, int64_t rows, int64_t channels, int64_t width)
+{
+    struct ahead a = {(uintptr_t)from, 0, 64, 0, (uintptr_t)step * (uintptr_t)width, rows};
+    a.end = a.at + (uintptr_t)(channels * width);
+    a.gap = a.row - (uintptr_t)((channels * width + 63) / 64 * 64);
+    return a;
+}
+
+FN FORCE struct ahead ahead_none(const void *anything)
+{
+    return (struct ahead){(uintptr_t)anything, UINTPTR_MAX, 0, 0, 0, 0};
+}
+
+FN FORCE void fetch(struct ahead *a)
+{
+    __builtin_prefetch((const void *)a->at, 0, 2);
+    a->at += a->line;
+    if (a->at < a->end) return;
+    if (--a->rows > 0)
+        a->at += a->gap, a->end += a->row;
+    else
+        a->line = 0, a->end = UINTPTR_MAX;
+}
+
 /* ---- scores ----------------------------------------------------------------------------------------------------------------------- */
 
 /* x * factor, the factor in two parts, so that the product is rounded once. A finite number stays finite, as it times a key of 0 is 0. */

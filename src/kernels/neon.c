@@ -97,6 +97,30 @@ static FORCE mask v_seen(const unsigned char *a)
     uint32_t lanes[4] = {a[0], a[1], a[2], a[3]};
     return vcgtq_u32(vld1q_u32(lanes), vdupq_n_u32(0));
 }
+static FORCE vec v_read_f16(const void *a)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(a)));
+}
+static FORCE vec v_read_bf16(const void *a)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(a), 16));
+}
+static FORCE vec v_even_bf16(vec a)
+{
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(a), 16));
+}
+static FORCE vec v_odd_bf16(vec a)
+{
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(0xffff0000u)));
+}
+static FORCE vec v_even_f16(vec a)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(vreinterpretq_u32_f32(a))));
+}
+static FORCE vec v_odd_f16(vec a)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vshrn_n_u32(vreinterpretq_u32_f32(a), 16)));
+}
 static FORCE void v_transpose(vec *x)
 {
     float32x4x2_t a = vtrnq_f32(x[0], x[1]), b = vtrnq_f32(x[2], x[3]);

@@ -16,6 +16,10 @@
  *   v_scale(p, n)   p * 2^n, p about 1 or NaN, n whole, -1600 < n < 300
  *   v_fma_seen(p, v, acc)   acc in lanes where p has its sign bit set, else p v + acc
  *   v_seen(const unsigned char *) -> mask: which of LANES bytes are not 0
+ *   v_read_f16(const void *) v_read_bf16(const void *)   LANES numbers of 16 bits at any address; these, where real is float and FEW_NAME is defined
+ *   v_even_f16(vec) v_odd_f16(vec) v_even_bf16(vec) v_odd_bf16(vec)   the number of 16 bits in the low or high half of each lane
+ *   v_read_f16(const void *) v_read_bf16(const void *)   LANES numbers of 16 bits at any address; these, where real is float and FEW_NAME is defined
+ *   v_even_f16(vec) v_odd_f16(vec) v_even_bf16(vec) v_odd_bf16(vec)   the number of 16 bits in the low or high half of each lane
  *   v_transpose(vec x[LANES])  lane j of x[i] becomes lane i of x[j]
  * Everything below is written with those alone, so all rows compute the same bits. There is no v_mul: a compiler might contract it
  * into an addition that follows; times() is an fma.
@@ -84,10 +88,25 @@ static FORCE real pick_row(const real *k, const real *k4, const real *k8, int64_
 #define IN_TURN(next, y, sum) (void)0
 #endif
 
+FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const real *k4, const real *k8, int64_t step, int64_t step3,
+                            const int nk, const int nv)
+{
+    vec x[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) x[v] = v_load(q + v * LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < nk; i++) {
+        vec y = v_set(pick_row(k, k4, k8, step, step3, i));
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_fma(x[v], y, acc[i][v]);
+        IN_TURN(step, y, acc[i][nv - 1]);
+    }
+}
+
 /* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
  * weights against its reference while they are there. */
 FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
-                          struct totals *totals)
+                          struct totals *totals, struct ahead *ahead)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
@@ -96,18 +115,12 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
         for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
     const real   *k4 = row_at(k, step, 4), *k8 = row_at(k, step, 8);
     const int64_t step3 = opaque((int64_t)(3 * (uint64_t)step));
-    for (int64_t c = 0; c < dim; c++, q += ROWS, k++, k4++, k8++) {
-        vec x[NV];
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) x[v] = v_load(q + v * LANES);
-#pragma GCC unroll 16
-        for (int i = 0; i < nk; i++) {
-            vec y = v_set(pick_row(k, k4, k8, step, step3, i));
-#pragma GCC unroll 4
-            for (int v = 0; v < nv; v++) acc[i][v] = v_fma(x[v], y, acc[i][v]);
-            IN_TURN(step, y, acc[i][nv - 1]);
-        }
+    for (int64_t c = dim; c >= 2; c -= 2, q += 2 * ROWS, k += 2, k4 += 2, k8 += 2) {
+        fetch(ahead);
+        score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
+        score_channel(acc, q + ROWS, k + 1, k4 + 1, k8 + 1, step, step3, nk, nv);
     }
+    if (dim % 2) score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
     if (!totals) {
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++)
@@ -140,43 +153,55 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
 FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, int v0, const int nv, int64_t from, int64_t to,
                         struct totals *totals)
 {
-    const real *k = t->k, *q = (const real *)b->q + v0 * LANES;
-    real       *s = (real *)b->s + v0 * LANES;
-    int64_t     j = from;
-    for (; j + NB <= to; j += NB) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals);
-    for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals);
+    const real  *k = t->k, *q = (const real *)b->q + v0 * LANES;
+    real        *s = (real *)b->s + v0 * LANES;
+    int64_t      j = from;
+    struct ahead values = v0 == 0 && t->v
+                              ? ahead_make((const real *)t->v + from * t->v_step, t->v_step, to - from, b->value_dim, sizeof(real))
+                              : ahead_none(k);
+    for (; j + NB <= to; j += NB) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, &values);
+    for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, &values);
+}
+
+FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real *x, const int nd, const int nv, const int hidden)
+{
+    vec w[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) w[v] = v_load(p + v * LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < nd; i++) {
+        vec y = v_set(x[i]);
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_fma_seen(w[v], y, acc[i][v]) : v_fma(w[v], y, acc[i][v]);
+        if (!hidden) IN_TURN(x, y, acc[i][nv - 1]);
+    }
 }
 
 /* acc += weight * value over the keys from .. to - 1; hidden: lanes with weight -0 are left out. */
 FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
-                         const int hidden)
+                         const int hidden, struct ahead *ahead)
 {
-    for (int64_t j = from; j < to; j++) {
-        vec w[NV];
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) w[v] = v_load(p + j * ROWS + v * LANES);
-#pragma GCC unroll 16
-        for (int i = 0; i < nd; i++) {
-            vec y = v_set(x[j * step + i]);
-#pragma GCC unroll 4
-            for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_fma_seen(w[v], y, acc[i][v]) : v_fma(w[v], y, acc[i][v]);
-            if (!hidden) IN_TURN(x, y, acc[i][nv - 1]);
-        }
+    int64_t j = from;
+    for (; j + 2 <= to; j += 2) {
+        fetch(ahead);
+        sum_key(acc, p + j * ROWS, x + j * step, nd, nv, hidden);
+        sum_key(acc, p + (j + 1) * ROWS, x + (j + 1) * step, nd, nv, hidden);
     }
+    if (j < to) sum_key(acc, p + j * ROWS, x + j * step, nd, nv, hidden);
 }
 
 /* nd channels: o = o * factor + sum over the keys of weight * value. */
 FN FORCE void value_block(const real *p, const real *x, int64_t step, const struct stretch *s, const real *factor, real *o, const int nd,
-                          const int nv)
+                          const int nv, struct ahead *ahead)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
     for (int i = 0; i < nd; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
-    sum_values(acc, p, x, step, s->from, s->clear, nd, nv, 1);
-    sum_values(acc, p, x, step, s->clear, s->clear_end, nd, nv, 0);
-    sum_values(acc, p, x, step, s->clear_end, s->to, nd, nv, 1);
+    sum_values(acc, p, x, step, s->from, s->clear, nd, nv, 1, ahead);
+    sum_values(acc, p, x, step, s->clear, s->clear_end, nd, nv, 0, ahead);
+    sum_values(acc, p, x, step, s->clear_end, s->to, nd, nv, 1, ahead);
 #pragma GCC unroll 16
     for (int i = 0; i < nd; i++)
 #pragma GCC unroll 4
@@ -189,11 +214,13 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, const stru
 FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv,
                         const struct stretch *s)
 {
-    const real *x = t->v, *p = (const real *)b->s + v0 * LANES;
-    real       *o = (real *)b->part.o + v0 * LANES;
-    int64_t     c = 0;
-    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, NB, nv);
-    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, 1, nv);
+    const real  *x = t->v, *p = (const real *)b->s + v0 * LANES;
+    real        *o = (real *)b->part.o + v0 * LANES;
+    int64_t      c = 0;
+    struct ahead next =
+        v0 == 0 ? ahead_make((const real *)t->k + ATTN_TILE * t->k_step, t->k_step, ATTN_TILE, b->dim, sizeof(real)) : ahead_none(t->k);
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, NB, nv, &next);
+    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, 1, nv, &next);
 }
 
 /* Values and weights are used as they are; a hidden value may be NaN. */
@@ -563,8 +590,8 @@ FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
 #endif
 #include "inspect.h"
 
-const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,   READS,   load,   unload,      begin,   edit_tile,
-                                 scores,     step, fold,         finish, weights, survey, survey_keys, GRADIENT};
+const struct attn_kernel NAME = {TEXT(NAME), ISA,    sizeof(real), ROWS, READS,  0,       load,   unload,      begin,
+                                 edit_tile,  scores, step,         fold, finish, weights, survey, survey_keys, GRADIENT};
 
 #ifdef FEW_NAME
 #include "few.h"
