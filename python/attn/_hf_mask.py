@@ -87,6 +87,7 @@ class Mask(torch.Tensor):
         return function(*args, **kwargs)
 
 
+@torch.compiler.disable  # a compiled model calls it as it is
 def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=_masks.causal_mask_function, attention_mask=None, **other):
     """What transformers calls to make a mask: positions of queries count from q_offset, those of keys from kv_offset; `attention_mask`
     is (batch, positions), False where there is padding. `other` is what its own maker needs when elements must be made."""

@@ -113,6 +113,7 @@ def _differentiable(query, key, value, blocks, wanted):
     return torch.cat(outs, 2).transpose(1, 2), torch.cat(weights, 2) if wanted else None
 
 
+@torch.compiler.disable  # a compiled model calls it as it is
 def attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, position_bias=None, softcap=None,
                       s_aux=None, **given):
     """What a layer calls: query (batch, heads, queries, channels), key and value (batch, key heads, keys, channels). Returns the result as

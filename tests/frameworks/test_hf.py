@@ -89,6 +89,16 @@ def test_chunks_and_steps_give_what_one_call_gives(name):
     close("logits", torch.cat(parts, 1), whole)
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_compiled_model():
+    """The graph breaks at the attention and nowhere in it."""
+    model, inputs = models.build("llama", "libattn"), models.batch("left")
+    with torch.no_grad():
+        want = model(**inputs, use_cache=False).logits
+        got = torch.compile(model, backend="eager")(**inputs, use_cache=False).logits
+    assert torch.equal(got, want)
+
+
 def test_half_precision():
     inputs = models.batch("right")
     real = inputs["attention_mask"].bool()

@@ -78,11 +78,13 @@ def test_stored_files(calls, capsys):
         print("\n%d stored vectors, none skipped" % count)
 
 
-def model(inputs, outputs, **attributes):
+def model(inputs, outputs, opset=25, mask=None, **attributes):
     """A model of one Attention; sizes are left open."""
     node = helper.make_node("Attention", inputs, outputs, **attributes)
     ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4) for name in side if name] for side in (inputs, outputs)]
-    return helper.make_model(helper.make_graph([node], "one", *ends), opset_imports=[helper.make_opsetid("", 25)])
+    if mask is not None:
+        ends[0][-1] = helper.make_tensor_value_info("attn_mask", helper.np_dtype_to_tensor_dtype(mask.dtype), mask.shape)
+    return helper.make_model(helper.make_graph([node], "one", *ends), opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
 def tensors(*shapes, dtype=np.float32):
@@ -107,6 +109,24 @@ def test_new_ops_in_a_larger_model(calls):
     assert all(np.array_equal(a, b) for a, b in zip(got[1:], want[1:]))
     named = attn.onnx.Backend.run_model(whole, feeds)
     assert np.array_equal(named["end"], got[0])
+
+
+@pytest.mark.parametrize("name, attributes, mask", [
+    ("plain", {}, None),
+    ("causal", dict(is_causal=1), None),
+    ("softcap", dict(softcap=2.0, scale=0.5), None),
+    ("bool", {}, np.tri(6, 9, 2, bool)),
+    ("float", dict(is_causal=1), np.linspace(-2, 2, 54, dtype=np.float32).reshape(6, 9)),
+])
+def test_onnx_runtime_agrees(name, attributes, mask):
+    """A third implementation, where the reference and this one might share a misreading; grouped heads."""
+    import onnxruntime
+
+    q, k, v = tensors((2, 4, 6, 8), (2, 2, 9, 8), (2, 2, 9, 8))
+    whole = model(["Q", "K", "V"] + ([] if mask is None else ["attn_mask"]), ["Y"], opset=24, mask=mask, **attributes)
+    feeds = {"Q": q, "K": k, "V": v, **({} if mask is None else {"attn_mask": mask})}
+    want = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    tolerance.check(name, attn.onnx.Backend.run_model(whole, feeds)[0], want, np.float32, 8.0)
 
 
 def test_memory_without_scores(calls):
