@@ -75,21 +75,31 @@ static double apart(double got, double want, double absolute, double relative, i
     return got == want || isnan(want) ? 0 : NAN;
 }
 
+/* The table's bounds of a type, wider by how inexact large scores are. */
+static void bounds(int32_t dtype, const cli_row *r, double *absolute, double *relative)
+{
+    const double wider = isfinite(r->terms) ? ldexp(r->terms, dtype == ATTN_F64 ? -50 : -21) : 0;
+    compare_tolerance(dtype, absolute, relative);
+    *absolute += wider, *relative += wider;
+}
+
+/* Weights and lse are kept in f32 (f64 with f64 inputs), and so judged. A row alone may cancel out: its output is measured by what was mixed. */
 static void judge(row_check *c, int n, const cli_row *r, const results *got)
 {
-    double    absolute, relative, largest = r->mixed;
-    const int f64 = c->kernel[n].dtype == ATTN_F64;
-    compare_tolerance(c->kernel[n].dtype, &absolute, &relative);
-    if (isfinite(r->terms)) absolute += ldexp(r->terms, f64 ? -50 : -21), relative += ldexp(r->terms, f64 ? -50 : -21);
-    c->kernel[n].ok = 1;
+    const int32_t dtype = c->kernel[n].dtype, real = dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    double        absolute, relative;
+    int32_t      *ok = &c->kernel[n].ok;
+    *ok = 1;
+    bounds(dtype, r, &absolute, &relative);
     for (int64_t i = 0; i < r->desc->value_dim; i++)
-        c->kernel[n].out = fmax(c->kernel[n].out, apart(got->out[i], r->out[i], absolute * largest, relative, &c->kernel[n].ok));
+        c->kernel[n].out = fmax(c->kernel[n].out, apart(got->out[i], r->out[i], absolute * r->mixed, relative, ok));
+    c->kernel[n].out_accepted = (absolute + relative) * r->mixed;
+    bounds(real, r, &absolute, &relative);
     for (int64_t j = 0; j < r->desc->keys; j++) {
-        c->kernel[n].weight = fmax(c->kernel[n].weight, apart(got->weight[j], r->key[j].weight, absolute, relative, &c->kernel[n].ok));
-        if (r->key[j].hidden && got->weight[j] != 0) c->kernel[n].ok = 0; /* exactly 0 where not seen */
+        c->kernel[n].weight = fmax(c->kernel[n].weight, apart(got->weight[j], r->key[j].weight, absolute, relative, ok));
+        if (r->key[j].hidden && got->weight[j] != 0) *ok = 0; /* exactly 0 where not seen */
     }
-    c->kernel[n].lse = apart(got->lse, r->lse, absolute * fmax(1, fabs(r->lse)), relative, &c->kernel[n].ok);
-    c->kernel[n].out_accepted = (absolute + relative) * largest;
+    c->kernel[n].lse = apart(got->lse, r->lse, absolute * fmax(1, fabs(r->lse)), relative, ok);
     c->kernel[n].accepted = absolute + relative;
 }
 
