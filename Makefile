@@ -4,7 +4,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
 
-.PHONY: all help demo test test-frameworks bench bench-peers bench-hf bench-python format install clean setup setup-test check
+.PHONY: all help demo test test-frameworks bench bench-peers bench-gradients bench-hf bench-python format install clean setup setup-test check
 
 all: setup
 	@mkdir -p $(BUILD)
@@ -18,6 +18,7 @@ help:
 	@echo "make test-frameworks  the Python package inside PyTorch and others, which it installs into .venv-frameworks/"
 	@echo "make bench      how fast it is here, beside the machine's limit and others; BENCH=\"--only ... --json ...\" passes options"
 	@echo "make bench-peers  the same beside PyTorch, ONNX Runtime, OpenVINO and JAX, which it installs into .venv-bench/"
+	@echo "make bench-gradients  a step of training, the run and its gradients, beside PyTorch"
 	@echo "make bench-hf   a real model through Hugging Face transformers on libattn, sdpa and eager"
 	@echo "make bench-python  what a call from Python costs beyond the C call"
 	@echo "make format     formats the C sources"
@@ -54,6 +55,11 @@ bench-peers: all
 	    .venv-bench/bin/python -m pip install -q --disable-pip-version-check -r bench/peers-requirements.txt && \
 	    cp bench/peers-requirements.txt .venv-bench/requirements.txt; }
 	ATTN_BUILD_DIR=$(BUILD) .venv-bench/bin/python bench/peers.py $(BENCH)
+
+bench-gradients: all
+	@cmake --build $(BUILD) --target attn_bench_shared
+	@test -d .venv-bench || { echo "make bench-peers makes .venv-bench/, which has PyTorch"; exit 1; }
+	ATTN_BUILD_DIR=$(BUILD) .venv-bench/bin/python bench/gradients.py $(BENCH)
 
 bench-hf: all
 	@scripts/checks/frameworks.sh install
