@@ -212,17 +212,25 @@ static int check_options(const cli_options *o)
     return CLI_OK;
 }
 
+int show_files(cli_show *s)
+{
+    const cli_options *o = s->options;
+    const int64_t      most = s->heads * s->layers == 1 ? 300 : 150; /* cells a side */
+    int                code = CLI_OK;
+    describe(s);
+    if (o->png) code = draw_png(s, o->png, most);
+    if (!code && o->svg) code = draw_svg(s, o->svg, most);
+    if (!code && o->html) code = show_page(s, o->html);
+    return code;
+}
+
 int show_main(const cli_options *o)
 {
     cli_show s;
     int      code = check_options(o);
     if (code) return code;
     code = show_open(&s, o);
-    if (!code) describe(&s);
-    const int64_t most = s.heads * s.layers == 1 ? 300 : 150; /* cells a side */
-    if (!code && o->png) code = draw_png(&s, o->png, most);
-    if (!code && o->svg) code = draw_svg(&s, o->svg, most);
-    if (!code && o->html) code = show_page(&s, o->html);
+    if (!code) code = show_files(&s);
     if (!code && o->json)
         code = print_json(&s);
     else if (!code && !o->png && !o->svg && !o->html)

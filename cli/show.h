@@ -31,6 +31,9 @@ typedef struct cli_show {
 
 int  show_open(cli_show *s, const cli_options *o); /* everything but title, said and sampled */
 void show_close(cli_show *s);
+/* The same for one layer in memory: a call that outlives s, or weights with the axes (batch, head, query, key). s->layer and s->head alone are to be
+ * freed; names of positions are the caller's to set. */
+int show_open_memory(cli_show *s, const cli_options *o, const cli_call *call, const io_array *weights, const char *name);
 
 /* Means and largest weights (either may be NULL) of rows x columns cells, cell c of n places having those from floor(c n / cells) on;
  * [heads shown][rows][columns]. */
@@ -41,6 +44,7 @@ int show_values(const cli_show *s, const show_layer *l, int stage, int64_t row, 
 
 /* ---- show.c ------------------------------------------------------------------------------------------------------------------------- */
 
+int    show_files(cli_show *s);              /* writes what options->png, svg and html name */
 char **show_query_tokens(const cli_show *s); /* the keys' where queries are the same positions; NULL: numbers */
 
 /* ---- show_page.c ------------------------------------------------------------------------------------------------------------------ */

@@ -196,6 +196,26 @@ int show_open(cli_show *s, const cli_options *o)
     return code;
 }
 
+int show_open_memory(cli_show *s, const cli_options *o, const cli_call *call, const io_array *weights, const char *name)
+{
+    *s = (cli_show){.options = o, .layers = 1, .layer = calloc(1, sizeof *s->layer)};
+    show_layer *l = s->layer;
+    int         code;
+    if (!l) return out_fail(CLI_OUTPUT, "no memory");
+    snprintf(l->name, sizeof l->name, "%.90s", name);
+    if (call) {
+        l->from = call;
+        code = take_entry(l);
+    } else {
+        l->stored = *weights;
+        l->batch = weights->shape[0], l->heads = l->kv_heads = weights->shape[1], l->queries = weights->shape[2],
+        l->keys = weights->shape[3];
+        code = check_entry(o, l->batch);
+    }
+    if (!code) code = check_alike(s);
+    return code ? code : choose_heads(s);
+}
+
 void show_close(cli_show *s)
 {
     for (int64_t n = 0; s->layer && n < s->layers; n++) {

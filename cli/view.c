@@ -5,12 +5,15 @@
  * text, of which the first byte tells what follows: '{' JSON, '!' the sentence why there is none.
  */
 #include "explain.h"
+#include "show.h"
 
 #include <stdlib.h>
 
 ATTN_API char *attn_view_explain(const attn_desc *desc, const int64_t place[3], int64_t top, int64_t why, int32_t sort, int32_t stage,
                                  char **token, char **query_token);
 ATTN_API char *attn_view_check(const attn_desc *desc, const attn_in want[3], const double *tolerance);
+ATTN_API char *attn_view_show(const attn_desc *desc, const attn_in *weights, const int64_t size[4], const int64_t at[2],
+                              const int32_t how[2], const char *name, const char *const path[3], char **token, char **query_token);
 ATTN_API void  attn_view_free(char *text);
 
 /* ---- what is said on the way ------------------------------------------------------------------------------------------------------ */
@@ -107,6 +110,34 @@ char *attn_view_check(const attn_desc *desc, const attn_in want[3], const double
     }
     io_free(&call.out), io_free(&call.lse);
     return answer(&s, result);
+}
+
+/* ---- pictures --------------------------------------------------------------------------------------------------------------------- */
+
+/* Writes the weights of a call, or those of an array of that size where desc is NULL, as PNG, SVG and a page to the paths that are not NULL.
+ * at: batch entry, and the one head to show or -1; how: whether colours are logarithmic, whether cells hold the largest weight. */
+char *attn_view_show(const attn_desc *desc, const attn_in *weights, const int64_t size[4], const int64_t at[2], const int32_t how[2],
+                     const char *name, const char *const path[3], char **token, char **query_token)
+{
+    cli_options options = {.entry = {at[0], 1}, .head = {at[1], at[1] >= 0}, .log = how[0], .largest = how[1]};
+    cli_call    call = {.options = &options};
+    cli_show    show;
+    cli_view    stored = {0};
+    said        s;
+    options.png = path[0], options.svg = path[1], options.html = path[2];
+    if (desc) {
+        call.desc = *desc;
+        options.causal = desc->causal;
+        options.window = (cli_pair){desc->window_left, desc->window_right, desc->window};
+    } else {
+        stored = seen_as(name, weights, size);
+    }
+    if (!listen(&s)) return NULL;
+    int code = show_open_memory(&show, &options, desc ? &call : NULL, &stored.array, name);
+    show.key_token = token, show.query_token = query_token;
+    if (!code) code = show_files(&show);
+    free(show.layer), free(show.head);
+    return answer(&s, code ? NULL : json_object());
 }
 
 void attn_view_free(char *text)

@@ -29,6 +29,7 @@ if kind == "core":
         assert "Layer needs the library libattn_layer, which this build of the package does not have" in str(fault)
 else:
     assert len(attn.explain(q[0], q[0], q[0], row=0).to_numpy()) == 3
+    assert attn.show(q, q).html.startswith("<!DOCTYPE html>")
     assert attn.Layer.from_safetensors(path, 5)(np.ones((3, 384), np.float32)).shape == (3, 384)
 assert not {"ml_dtypes", "torch", "jax"} & set(sys.modules)
 

@@ -27,8 +27,9 @@ from ._explain import Explanation, explain
 from ._inspect import Summary, summary, weights
 from ._layer import Layer
 from ._operator import alibi_slopes, attention, dropout_mask, isas, merge, work_bytes
+from ._show import Page, show
 
 __all__ = ["attention", "attention_backward", "merge", "alibi_slopes", "dropout_mask", "isas", "work_bytes", "weights", "summary",
-           "Summary", "explain", "Explanation", "check", "Check", "Layer", "version"]
+           "Summary", "explain", "Explanation", "check", "Check", "show", "Page", "Layer", "version"]
 
 version: str = _library.lib.attn_version_text().decode()

@@ -17,17 +17,19 @@ def load():
         ("attn_view_explain", ctypes.c_void_p, ctypes.POINTER(_library.Desc), ctypes.POINTER(ctypes.c_int64), ctypes.c_int64,
          ctypes.c_int64, ctypes.c_int32, ctypes.c_int32, names, names),
         ("attn_view_check", ctypes.c_void_p, ctypes.POINTER(_library.Desc), ctypes.POINTER(_library.View), ctypes.POINTER(ctypes.c_double)),
+        ("attn_view_show", ctypes.c_void_p, ctypes.POINTER(_library.Desc), ctypes.POINTER(_library.View), ctypes.POINTER(ctypes.c_int64),
+         ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int32), ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), names, names),
         ("attn_view_free", None, ctypes.c_void_p)))
 
 
-def parse(pointer):
+def parse(pointer, failure=RuntimeError):
     """The object of a text that the library made, which is JSON or, after "!", the sentence why there is none."""
     if not pointer:
         raise MemoryError("no memory for the table")
     text = ctypes.string_at(pointer).decode()
     load().attn_view_free(pointer)
     if text.startswith("!"):
-        raise RuntimeError(text[1:].partition("\n")[0])
+        raise failure(text[1:].partition("\n")[0])
     return json.loads(text)
 
 
