@@ -9,7 +9,7 @@ NAMES = gallery.names(frameworks=True)
 
 
 def test_the_gallery_is_there():
-    assert {"sdpa.py", "hugging_face.py", "onnx_model.py"} <= set(NAMES)
+    assert {"sdpa.py", "hugging_face.py", "onnx_model.py", "train_sort.py"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
