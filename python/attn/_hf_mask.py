@@ -53,8 +53,8 @@ class Mask(torch.Tensor):
     """A mask of shape (batch, 1, queries, keys) without its elements: `options` are the arguments of attn.attention() that mean the
     same, or None if there are none.
 
-    It stands where transformers passes a boolean tensor from the model to its layers. An operation on it other than on its shape makes
-    that tensor, and warns, for models that compute with their masks themselves.
+    It stands where transformers passes a boolean tensor from the model to its layers. An operation whose result is boolean too, such as
+    cutting or inverting, makes that tensor, and warns; torch.where may choose by it. Any other is refused.
     """
 
     @staticmethod
@@ -82,9 +82,15 @@ class Mask(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        dense = torch.utils._pytree.tree_map_only(Mask, Mask.dense, (args, kwargs or {}))
+        result = function(*dense[0], **dense[1])
+        if function is not torch.ops.aten.where.self and any(
+                isinstance(x, torch.Tensor) and x.dtype != torch.bool for x in torch.utils._pytree.tree_leaves(result)):
+            # A layer that adds it to scores, for one: it does not call attention_forward(), and expects 0 and -inf.
+            raise NotImplementedError("the model computes its attention itself (%s with the mask): load it with attn_implementation='eager'"
+                                      % function)
         warnings.warn("the model itself computes with its attention mask (%s): all its elements are made" % function, stacklevel=2)
-        args, kwargs = torch.utils._pytree.tree_map_only(Mask, Mask.dense, (args, kwargs or {}))
-        return function(*args, **kwargs)
+        return result
 
 
 @torch.compiler.disable  # a compiled model calls it as it is

@@ -170,6 +170,21 @@ def test_a_model_may_compute_with_its_mask():
     assert type(turned) is torch.Tensor and turned.tolist() == [[[[False, True, True], [False, False, True], [False, False, False]]]]
 
 
+    with pytest.warns(UserWarning):
+        assert torch.where(mask, 1.0, 0.0).tolist() == [[[[1, 0, 0], [1, 1, 0], [1, 1, 1]]]]
+
+
+@pytest.mark.parametrize("config", [
+    transformers.BloomConfig(vocab_size=models.VOCABULARY, hidden_size=64, n_layer=2, n_head=4),
+    transformers.MPNetConfig(**models.SMALL),
+], ids=lambda config: config.model_type)
+def test_models_with_an_attention_of_their_own_are_refused(config):
+    """They take any name, and would add a boolean mask to their scores."""
+    model = transformers.AutoModel.from_config(config, attn_implementation="libattn").eval()
+    with torch.no_grad(), pytest.raises(NotImplementedError, match="computes its attention itself"):
+        model(**models.batch("right"))
+
+
 def test_masks_of_the_callers_own():
     inputs = models.batch("none")
     allow = torch.rand(3, 1, models.TOKENS, models.TOKENS, generator=torch.Generator().manual_seed(4)) < 0.5
