@@ -5,6 +5,8 @@ import ast
 import glob
 import inspect
 import os
+import subprocess
+import sys
 
 import pytest
 import vermin
@@ -35,6 +37,15 @@ def test_everything_public_is_described():
             signature = inspect.signature(thing)
             assert signature.return_annotation is not inspect.Signature.empty, name
             assert all(p.annotation is not p.empty for p in signature.parameters.values()), name
+
+
+def test_the_reference_is_current():
+    """docs/python.md is what the docstrings say, and names everything public, that of the modules that need a framework too."""
+    subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "python_docs.py"), "--check"], check=True)
+    with open(os.path.join(ROOT, "docs", "python.md"), encoding="utf-8") as file:
+        text = file.read()
+    assert all("\n### attn.%s\n" % name in text for name in attn.__all__ if callable(getattr(attn, name)))
+    assert "### attn.torch.scaled_dot_product_attention" in text and text.count("```") % 2 == 0
 
 
 def test_typing_is_announced():
