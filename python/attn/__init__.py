@@ -19,6 +19,8 @@ and nothing is ever broadcast in memory. Only a NumPy input that is not aligned 
 byte order is copied first; such an `out` is refused.
 
 The library is found by ATTN_LIBRARY if that is set, else in the package or the tree's build/, else as the system's libattn.so.0.
+
+Tested with CPython 3.11 on Linux. That 3.9 suffices is checked by reading the sources; other versions and free-threaded builds were not run.
 """
 from . import _library
 from ._backward import attention_backward

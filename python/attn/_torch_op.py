@@ -124,8 +124,9 @@ def _no_vmap(info, in_dims, *args):
     raise NotImplementedError("attn.torch does not work under torch.vmap: call it with a batch axis instead, of which it takes any number")
 
 
-torch.library.register_vmap(op, _no_vmap)
-torch.library.register_vmap(backward_op, _no_vmap)
+if hasattr(torch.library, "register_vmap"):  # from 2.5 on; before, PyTorch refuses with a sentence of its own
+    torch.library.register_vmap(op, _no_vmap)
+    torch.library.register_vmap(backward_op, _no_vmap)
 
 
 # ---- the function around it -----------------------------------------------------------------------------------------------------------
