@@ -6,6 +6,7 @@
  *     burst.c      the machine's limits: bursts of multiply-adds and of reads from memory
  *     reference.c  some rows of the result in double precision, and the error of a result
  *     ours.c       attn_run on a problem
+ *     inspect.c    attn_inspect on a problem
  *     chunked.c    competitor: a matrix product per 128 query rows, softmax, another product, by CBLAS
  *     yardstick.c  competitors: the prototypes of the test data's folder, compiled when they are there
  *     measure.c    one row: contenders, interleaved and bracketed timing
@@ -107,6 +108,7 @@ struct contender {
     struct problem *problem;
     struct row      problem_row; /* outlives the problem */
     int             variant;     /* ours on a neighbouring problem: compared by rate and time, not a competitor */
+    int             other;       /* has no out to look at: it looks at its results itself */
     int             more;        /* has at least 21 rounds */
     int             burst_bits;  /* what it is a fraction of */
     int             threads;
@@ -131,6 +133,7 @@ BENCH_API void *bench_ours_new(struct problem *p, const char *isa, const attn_ex
 BENCH_API int   bench_ours_run(void *ours);
 BENCH_API void  bench_ours_free(void *ours);
 const char     *ours_open(struct contender *c, const attn_executor *threads);
+const char     *inspect_open(struct contender *c, void *ours, const attn_executor *threads); /* ours: of bench_ours_new() */
 const char     *chunked_open(struct contender *c, const attn_executor *threads);
 int             yardstick_count(void);
 const char     *yardstick_name(int at);

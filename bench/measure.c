@@ -63,7 +63,7 @@ static void start(struct field *f, struct contender *c, const char *(*open)(stru
     if (!c->refused && c->call(c)) c->refused = "the call failed";
     if (c->refused) return;
     if (before > 0) c->peak_bytes = fmax(0, resident("VmHWM:") - before);
-    if (c->problem != f->problem) return; /* a variant: the same code, checked in rows of its own */
+    if (c->problem != f->problem || c->other) return; /* a variant: the same code, checked in rows of its own */
     c->worst = bench_error(f->reference, c->out, c->out_dtype, p->q_stride);
     if (!(c->worst <= bench_error_limit(f->row->dtype))) c->refused = "WRONG RESULT";
 }
@@ -72,6 +72,11 @@ static const char *open_ours(struct contender *c, const struct field *f, int at)
 {
     (void)at;
     return ours_open(c, c->threads > 1 ? f->threads : NULL);
+}
+
+static const char *open_inspect(struct contender *c, const struct field *f, int at)
+{
+    return inspect_open(c, f->result->contender[at].state, f->threads);
 }
 
 static const char *open_chunked(struct contender *c, const struct field *f, int at)
@@ -129,6 +134,13 @@ static void assemble(struct field *f)
     if (!o->isas && f->row->dtype == ATTN_F32 && f->row->mask == MASK_FULL && f->row->queries >= 32 && f->row->layout == LAYOUT_BHND)
         for (int i = 1; attn_isa_name(i); i++) /* the best one is there already */
             if (attn_isa_usable(i) && !strcmp(attn_isa_name(i), "avx2") && attn_isa_usable(0)) add_ours(f, "avx2");
+    if (!strcmp(f->row->group, "inspect") ||
+        (o->quick && f->row->dtype == ATTN_F32 && f->row->mask <= MASK_WINDOW && f->row->queries >= 32)) {
+        struct contender *c = add(f, "attn, all summaries");
+        c->variant = c->other = 1;
+        start(f, c, open_inspect, 0);
+    }
+    if (!strcmp(f->row->group, "inspect")) return;
     add_variants(f);
     start(f, add(f, chunked_name()), open_chunked, 0);
     for (int i = 0; i < yardstick_count(); i++) start(f, add(f, yardstick_name(i)), open_yardstick, i);

@@ -304,7 +304,7 @@ def rows_of(lib, options):
     table = ctypes.POINTER(Row)()
     count = lib.bench_rows(os.fsencode(options.table), ctypes.byref(table))
     for row in table[:count]:
-        if (row.group == b"quick") == options.quick and row.threads == options.threads:
+        if row.group != b"inspect" and (row.group == b"quick") == options.quick and row.threads == options.threads:
             if not options.only or lib.bench_matches(row.name, options.only.encode()):
                 yield row
 
