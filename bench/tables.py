@@ -116,7 +116,7 @@ TARGETS = [
     ("decode bf16 and f16: time against f32", lambda r: r.group == "decode" and r.dtype != "f32", of("attn, f32", "attn_time_ratio"), 0.6, False, 0.52),
     ("decode 32/8: time against 32/32", lambda r: r.group == "decode" and r.heads != r.kv_heads, of("attn, not grouped", "attn_time_ratio"), 0.35, False, 0.27),
     ("4 to 16 queries, 4096 keys, of the roofline", lambda r: r.group == "few" and 4 <= r.queries <= 16, of("attn", "of_roofline"), 0.45, True, 0.8),
-    ("attn_inspect, all summaries, d = 64: time against the run", lambda r: r.group == "inspect", inverse("attn, all summaries"), 1.3, False, 1.0),
+    ("f32, d = 64: attn_inspect, all summaries: time against the run", lambda r: r.group == "inspect" and r.dtype == "f32", inverse("attn, all summaries"), 1.3, False, 1.0),
     ("two threads over one, n >= 1024", lambda r: r.group == "prefill" and r.threads == 2, of("attn, 1 thread", "attn_speedup"), 1.85, True, 1.95),
     ("call beyond the arithmetic, microseconds", lambda r: r.group == "overhead", overhead, 2, False, 0.5),
     ("workspace, MiB per thread", lambda r: r.dim <= 128, workspace, 0.5, False, 0.3),

@@ -154,10 +154,13 @@ static int32_t check_view(const struct view *v, int data, attn_error *e)
     check_view(&(struct view){field, (t).data, (t).stride, (t).bytes, (t).dtype, (t).reserved, out, need, __VA_ARGS__, types}, data, e)
 #define AXES(...) {__VA_ARGS__}
 
-/* An operand without elements may have any strides and no data. Nobody downstream needs to know: it gets strides of 0 and an address. */
+/* An operand without elements may have any strides and no data, an axis of one element any stride, near 2^63 too. Nobody downstream needs to know:
+ * it gets strides of 0 and an address. */
 static void settle(const void **data, int64_t *stride, const int64_t *size, int needed)
 {
     static const double nothing;
+    for (int axis = 0; axis < 4; axis++)
+        if (size[axis] == 1) stride[axis] = 0;
     if (size[0] && size[1] && size[2] && size[3]) return;
     memset(stride, 0, 4 * sizeof *stride);
     if (needed && !*data) *data = &nothing;

@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 __extension__ typedef __int128 wide;
 
-enum { ROOM = 1 << 16, SMALL = 64, OPERANDS = 10 };
+enum { ROOM = 1 << 16, SMALL = 64, OPERANDS = 20 };
 
 static const uint8_t *input;
 static size_t         left;
@@ -238,6 +238,66 @@ static void *choose_work(attn_desc *d)
     return d->work;
 }
 
+/* ---- looking at weights ---------------------------------------------------------------------------------------------------------------- */
+
+static int64_t *choose_list(int64_t *count, int64_t full)
+{
+    if (byte() % 3) return NULL;
+    *count = byte() % 9;
+    int64_t *list = malloc((size_t)*count * sizeof *list + 1);
+    for (int64_t i = 0; list && i < *count; i++) {
+        uint8_t c = byte();
+        list[i] = c < 250 ? (full > 0 && full < 256 ? c % full : 0) : word();
+    }
+    return list;
+}
+
+static void choose_looks(attn_inspect_desc *w, const attn_desc *d)
+{
+    const int all[4] = {1, 1, 1, 1}, three[4] = {1, 1, 1, 0};
+    *w = attn_inspect_desc_new();
+    w->heads = choose_list(&w->head_count, d->heads), w->queries = choose_list(&w->query_count, d->queries);
+    if (byte() % 4 == 0) w->key_first = choose_size();
+    if (byte() % 4 == 0) w->key_count = choose_size();
+    w->map_rows = byte() % 4, w->map_columns = byte() % 4, w->top = byte() % 80;
+    w->mass_left = byte() % 8 == 7 ? word() : byte() % 12 - 1, w->mass_right = byte() % 8 == 7 ? word() : byte() % 12 - 1;
+    const int64_t heads = w->heads ? w->head_count : d->heads, n = w->queries ? w->query_count : d->queries;
+    const int64_t k = w->key_count ? w->key_count : d->keys - w->key_first;
+    const int64_t rows[4] = {d->batch, d->heads, d->queries, 1}, pairs[4] = {d->batch, heads, n, k},
+                  ranks[4] = {d->batch, heads, n, w->top}, keys[4] = {d->batch, heads, k, 1},
+                  cells[4] = {d->batch, heads, w->map_rows, w->map_columns};
+    choose_view((attn_out *)&w->lse, 0, 0, d->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32, rows, three);
+    choose_view(&w->values, 1, 0, ATTN_F32, pairs, all), choose_view(&w->entropy, 1, 0, ATTN_F64, pairs, three);
+    choose_view(&w->top_weight, 1, 0, ATTN_F64, ranks, all), choose_view(&w->top_key, 1, 0, ATTN_I64, ranks, all);
+    choose_view(&w->first_mass, 1, 0, ATTN_F32, pairs, three), choose_view(&w->window_mass, 1, 0, ATTN_F32, pairs, three);
+    choose_view(&w->received, 1, 0, ATTN_F64, keys, three);
+    choose_view(&w->map_mean, 1, 0, ATTN_F32, cells, all), choose_view(&w->map_max, 1, 0, ATTN_F32, cells, all);
+    /* mostly nothing that belongs to what is not asked for */
+    if (w->values.data) w->values_stage = byte() % 5;
+    if (!w->top_weight.data && !w->top_key.data && byte() < 250) w->top = 0;
+    if (!w->window_mass.data && byte() < 250) w->mass_left = w->mass_right = 0;
+    if (!w->map_mean.data && !w->map_max.data && byte() < 250) w->map_rows = w->map_columns = 0;
+}
+
+/* Any look is refused with nothing written, or stays inside its operands; the workspace that it names is enough. */
+static void inspect(const attn_desc *d)
+{
+    attn_inspect_desc w;
+    attn_error        e;
+    size_t            bytes = 0;
+    choose_looks(&w, d);
+    int32_t code = attn_inspect_work_bytes(d, &w, &bytes, &e);
+    void   *work = NULL;
+    if (code == ATTN_OK && bytes <= 1 << 24 && byte() % 2) w.work = work = malloc(bytes + 1), w.work_bytes = bytes;
+    if (code || (small_enough(d) && bytes <= 1 << 28)) {
+        int32_t ran = attn_inspect(d, &w, &e);
+        promise(e.status == ran && (ran == ATTN_OK) == !e.message[0], "a sentence exactly when there is a fault");
+        promise(!code || ran, "what attn_inspect_work_bytes refuses is refused");
+        promise(ran == ATTN_OK || outputs_untouched(), "a refusal writes nothing");
+    }
+    free(work), free((void *)w.heads), free((void *)w.queries);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     attn_desc     d;
@@ -260,6 +320,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             promise(code == ATTN_OK || code == ATTN_E_WORK || code == ATTN_E_MEMORY, "what was checked runs");
         if (code) promise(outputs_untouched(), "a refusal writes nothing");
     }
+    const int before = made;
+    for (int i = 0; i < before; i++) operands[i].output = 0; /* of the run: they may hold anything now */
+    inspect(&d);
     for (int i = 0; i < made; i++) free(operands[i].block);
     free((void *)d.query_offset), free((void *)d.query_count), free((void *)d.key_count), free((void *)d.key_start);
     free(work);
