@@ -145,6 +145,7 @@ void gradients_free(gradients *g)
 static int64_t compare_one(const gradients *g, const attn_desc *d, const attn_out *t, int w, const double *before)
 {
     const int64_t *s = g->shape[w];
+    const int32_t  dtype = multiplies_bf16(d) ? ATTN_BF16 : t->dtype; /* the out that the run left is no better then */
     int64_t        bad = 0, n = 0;
     for (int64_t b = 0; b < s[0]; b++)
         for (int64_t h = 0; h < s[1]; h++)
@@ -154,7 +155,7 @@ static int64_t compare_one(const gradients *g, const attn_desc *d, const attn_ou
                         element_get(t->data, t->dtype, b * t->stride[0] + h * t->stride[1] + i * t->stride[2] + c * t->stride[3]);
                     const double want = g->value[w][n] + (before ? before[n] : 0);
                     const double allowed =
-                        gradient_tolerance(t->dtype, d->q.dtype, g->largest[w] + (before ? fabs(before[n]) : 0), want, g->size);
+                        gradient_tolerance(dtype, d->q.dtype, g->largest[w] + (before ? fabs(before[n]) : 0), want, g->size);
                     if (fabs(got - want) <= allowed) continue;
                     if (isinf(got) && fabs(want) + allowed >= element_max(t->dtype) && (got > 0) == (want > 0)) continue;
                     if (bad++ < 4)

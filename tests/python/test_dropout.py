@@ -71,7 +71,7 @@ def test_random_calls_with_dropout(drawn, rate, seed, offset):
         return
     d_out, d_lse = test_backward.draw_back(call, rng, True)
     size, most = call.reference().size, test_backward.magnitudes(call, d_out, d_lse)
-    call = calls.spoil(call, rng)
+    finite, call = call, calls.spoil(call, rng)
     o = call.options
     options = test_backward.oracle_options(o)
     options.dropout_p, options.dropout_keep = rate, attn.dropout_mask(rate, call.shape, seed=seed, offset=offset)
@@ -79,11 +79,12 @@ def test_random_calls_with_dropout(drawn, rate, seed, offset):
     want = oracle.attention(call.q, call.k, call.v, bias=bias, mask=o["allow"], opt=options)
     grads = oracle.attention_backward(call.q, call.k, call.v, d_out, d_lse, bias=bias, mask=o["allow"], opt=options)
     raised = 1 / (1 - rate) if rate < 1 else 1
+    terms = raised * np.abs(finite.v.astype(np.float64)).max(initial=0)  # what few kept weights, raised, may add up from
     dropping = {"dropout": rate, "dropout_seed": seed, "dropout_offset": offset}
     for isa in ISAS:
         out = np.empty(d_out.shape, np.float64 if call.q.dtype == np.float64 else np.float32)
         out, lse, weights = call.run(isa=isa, return_lse=True, return_weights="weight", out=out, **dropping)
-        tolerance.check("out", out, want["out"], call.q.dtype, size)
+        tolerance.check("out", out, want["out"], call.q.dtype, size, least=terms)
         tolerance.check("lse", lse, want["lse"], call.q.dtype, size)
         tolerance.check("weight", weights, want["weights"], call.q.dtype, size)
         wanted = [name for name in test_backward.NAMES if name in "qkv" or (o[name] is not None and name != "alibi")]

@@ -10,10 +10,10 @@ GRADIENTS = {"float64": (1e-12, 1e-11), "float32": (1e-5, 1e-4), "float16": (3e-
 WIDEN = {"float64": 2.0**-50, "float32": 2.0**-21}  # times the largest inexact score, added to A and R
 
 
-def row(name, inputs, result):
+def row(name, inputs, result, gradient=False):
     """The row of the table for a result of type `result` from inputs of type `inputs`: what computes in f32 is no finer than f32, and weights
-    may be rounded to bfloat16 before they are multiplied with values of that type."""
-    if name.startswith("out") and np.dtype(inputs).name == "bfloat16":
+    may be rounded to bfloat16 before they are multiplied with values of that type; gradients need that out."""
+    if (gradient or name.startswith("out")) and np.dtype(inputs).name == "bfloat16":
         result = inputs
     order = list(TABLE)
     arithmetic = "float64" if np.dtype(inputs).name == "float64" else "float32"
@@ -23,7 +23,7 @@ def row(name, inputs, result):
 def limit(name, want, inputs, result, size, least=0.0, gradient=False):
     """The largest difference allowed at each element; `size` is the largest score before rounding could matter (reference.py, size),
     `least` the largest |want| that is assumed at least."""
-    arithmetic, kind = row(name, inputs, result)
+    arithmetic, kind = row(name, inputs, result, gradient)
     a, r = (bound + WIDEN[arithmetic] * size for bound in (GRADIENTS if gradient else TABLE)[kind])
     finite = np.abs(want[np.isfinite(want)])
     rounding = float(ml_dtypes.finfo(result).smallest_subnormal) / 2  # below the normal numbers it is no longer relative
