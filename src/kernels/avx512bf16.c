@@ -80,9 +80,9 @@ static FORCE TARGET int v_wild(vec most)
 {
     return _mm512_cmpge_epu16_mask(_mm512_castps_si512(most), _mm512_set1_epi16(0x7f80)) != 0;
 }
-static FORCE TARGET vec v_power(vec p, vec shifted)
+static FORCE TARGET int v_all(mask m)
 {
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
+    return m == 0xffff;
 }
 
 #include "tile.h"

@@ -11,7 +11,8 @@
  *   v_even v_odd v_join   the two elements of units as reals, and back: bits that elements do not have are cut off
  *   v_zip(a, b, &x, &y) then v_unzip(&x, &y)   x, y = units (a[0], b[0]), (a[1], b[1]), ...; between the two, lanes lie in an order of their own
  *   v_largest(most, a)   the larger size of each element, as bits; most is 0 at first   v_wild(most)   is any infinite or NaN?
- *   v_power(p, n)   p * 2^n by adding n to the exponent: n + 3 * 2^22, p 2^n not below half the smallest normal number
+ *   v_all(mask)
+ * and v_scale takes any p and n.
  *
  * The canonical order of kernel.h, restated:
  *   - queries are elements too: times a power of two, which rounds nothing; what is left of the factor, from 1 to 2, goes to the score, so
@@ -57,13 +58,11 @@ static FORCE const element *pick_row(const element *k, const element *k4, int64_
     return i % 4 == 3 ? at + step3 : at + i % 4 * step;
 }
 
-/* 2^(v - ref) for a v and ref that are twice what they are elsewhere, |ref| < 2.1e38, v - ref < 100. What is below the smallest normal number is
- * no matter: as a weight it is rounded to 0, and the sum has a 1 in it. */
+/* 2^(v - ref) for a v and ref that are twice what they are elsewhere; far above it is infinite, far below 0. */
 FN FORCE vec exp2_fast(const real *c, vec v, vec ref)
 {
-    const vec whole = v_set((real)0x3p22);
-    vec       x = v_max(v_set((real)-126.6), v_sub(v, ref)), n = v_add(x, whole);
-    return v_power(poly(c, COUNT(exp2_c), v_sub(x, v_sub(n, whole))), n);
+    vec x = v_sub(v, ref), n = v_round(x);
+    return v_scale(poly(c, COUNT(exp2_c), v_sub(x, n)), n);
 }
 
 /* nk keys against nv vectors of queries; see tile.h. */
@@ -109,33 +108,28 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
     const vec twice = v_set(2 * rest); /* scores and references are doubled here, as exp2_fast() wants them */
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) {
-        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES), most = v_load(totals->largest + v * LANES);
-        ref = v_add(ref, ref), most = v_add(most, most);
+        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
+        ref = v_add(ref, ref);
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i += 2) {
-            vec x = times(acc[i][v], twice), even = exp2_fast(c, x, ref), odd = v_set(0);
-            most = v_max(x, most);
+            vec even = exp2_fast(c, times(acc[i][v], twice), ref), odd = v_set(0);
             sum = v_add(sum, even);
             if (i + 1 < nk) {
-                x = times(acc[i + 1][v], twice);
-                odd = exp2_fast(c, x, ref);
-                most = v_max(x, most);
+                odd = exp2_fast(c, times(acc[i + 1][v], twice), ref);
                 sum = v_add(sum, odd);
             }
             v_store(s + i / 2 * ROWS + v * LANES, v_pair(even, odd));
         }
-        v_store(totals->largest + v * LANES, times(most, v_set((real)0.5)));
         v_store(totals->sum + v * LANES, sum);
     }
 }
 
-/* Whether vector v may keep its reference: no score is so much larger, and twice the reference is a number. A score of -inf is no matter, as values are
- * finite where this is asked. */
+/* Whether vector v may keep its reference: no score is so much larger that its weight, and so the sum, is 2^16; and twice the reference is a number.
+ * Where many weights make such a sum the tile is done again the other way, which gives the same bits. */
 FN FORCE int stays(const struct totals *totals, int v)
 {
-    vec ref = v_load(totals->ref + v * LANES);
-    return !v_any(v_lt(v_set(8), v_sub(v_load(totals->largest + v * LANES), ref))) &&
-           !v_any(v_lt(v_set((real)1e38), v_max(ref, v_sub(v_set(0), ref))));
+    const vec ref = v_load(totals->ref + v * LANES), most = v_set((real)65000);
+    return v_all(v_lt(v_load(totals->sum + v * LANES), most)) && v_all(v_lt(v_max(ref, v_sub(v_set(0), ref)), v_set((real)1e38)));
 }
 
 /* Keys from .. to - 1 of the tile, nv vectors from vector v0 on; with totals, a pair of keys takes the place of one. */
@@ -156,22 +150,30 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
 
 #define UNITS_WIDE(n) (((n) + LANES - 1) / LANES * LANES) /* channels of a pair of packed keys */
 
+/* `some` channels of two keys, up to 2 LANES, as units. */
+FN FORCE vec take_pair(const element *v, const element *next, int64_t some, real *to, vec most)
+{
+    vec even = v_some(v, some), odd = next ? v_some(next, some) : v_set(0), x, y;
+    v_zip(even, odd, &x, &y);
+    v_unzip(&x, &y);
+    v_store(to, x);
+    if (some > LANES) v_store(to + LANES, y);
+    return v_largest(v_largest(most, even), odd);
+}
+
 /* The tile's values into b->pack, [pair of keys][channels]. Returns 1 if any is infinite or NaN: only then may a hidden one do harm. */
 FN int take_values(const struct attn_block *b, const struct attn_tile *t)
 {
     const element *v = t->v;
+    const int64_t  dim = b->value_dim;
     real          *to = b->pack;
     vec            most = v_set(0);
-    for (int64_t j = 0; j < t->keys; j += 2, to += UNITS_WIDE(b->value_dim))
-        for (int64_t c = 0; c < b->value_dim; c += 2 * LANES) {
-            vec even = v_some(v + j * t->v_step + c, b->value_dim - c), odd = v_set(0), x, y;
-            if (j + 1 < t->keys) odd = v_some(v + (j + 1) * t->v_step + c, b->value_dim - c);
-            most = v_largest(v_largest(most, even), odd);
-            v_zip(even, odd, &x, &y);
-            v_unzip(&x, &y);
-            v_store(to + c, x);
-            if (c + LANES < b->value_dim) v_store(to + c + LANES, y);
-        }
+    for (int64_t j = 0; j < t->keys; j += 2, to += UNITS_WIDE(dim)) {
+        const element *even = v + j * t->v_step, *odd = j + 1 < t->keys ? even + t->v_step : 0;
+        int64_t        c = 0;
+        for (; odd && c + 2 * LANES <= dim; c += 2 * LANES) most = take_pair(even + c, odd + c, 2 * LANES, to + c, most);
+        for (; c < dim; c += 2 * LANES) most = take_pair(even + c, odd ? odd + c : 0, dim - c, to + c, most);
+    }
     return v_wild(most);
 }
 
