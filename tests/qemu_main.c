@@ -26,5 +26,7 @@ int main(void)
         printf("%s: %" PRId64 " problems, %" PRId64 " failed\n", sweeps[s].name, count, bad);
         failed += bad;
     }
-    return failed != 0;
+    int64_t count = test_count(200), bad = sweep_backward("backward", count, WITH_STRANGE_VIEWS | WITH_EXECUTORS);
+    printf("backward: %" PRId64 " problems, %" PRId64 " failed\n", count, bad);
+    return failed + bad != 0;
 }

@@ -191,6 +191,25 @@ int64_t problem_check_all(problem *p, const char *what);
 /* The whole operator on every usable isa over `count` random problems. Returns the number of problems that failed. */
 int64_t sweep(const char *test, int64_t count, int with);
 
+/* ---- a problem and its way back ----------------------------------------------------------------------------------------------------- */
+
+typedef struct back {
+    problem            p;
+    attn_backward_desc g;
+    view               out, lse, d_out, d_lse, to[GRADIENTS];
+} back;
+
+/* Random d_out and, maybe, d_lse; an output for each gradient, an axis of the bias, sink or slopes that repeats being summed over. */
+void back_make(back *k, rng *r, int style);
+void back_free(back *k);
+void back_fill(view *w, rng *r);
+void back_refill(back *k);                   /* the outputs' canaries */
+void back_forward(back *k, const char *isa); /* the run whose out and lse flow back */
+/* attn_backward() in exactly the work that it asks for, full of NaN, before a page that cannot be touched; prints and returns the number of faults. */
+int64_t back_check(back *k, const gradients *want, double *const before[GRADIENTS]);
+int64_t back_check_all(back *k, const char *what); /* the same after a run, on every usable isa */
+int64_t sweep_backward(const char *test, int64_t count, int with);
+
 /* From here on a fault prints the descriptor in work before the program dies of it (or cmocka counts it). */
 void report_faults(const attn_desc *d);
 

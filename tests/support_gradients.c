@@ -172,3 +172,156 @@ int64_t gradients_compare(const gradients *g, const attn_desc *d, const attn_bac
         if (output(back, w)->data) bad += compare_one(g, d, output(back, w), w, before ? before[w] : NULL);
     return bad;
 }
+
+/* ---- a problem and its way back ---------------------------------------------------------------------------------------------------- */
+
+#define COUNT(a) (sizeof(a) / sizeof(a)[0])
+
+static attn_out *field(attn_backward_desc *g, int which)
+{
+    attn_out *const all[GRADIENTS] = {&g->dq, &g->dk, &g->dv, &g->dbias, &g->dsink, &g->dalibi};
+    return all[which];
+}
+
+void back_fill(view *w, rng *r)
+{
+    for (int64_t b = 0; b < w->shape[0]; b++)
+        for (int64_t h = 0; h < w->shape[1]; h++)
+            for (int64_t i = 0; i < w->shape[2]; i++)
+                for (int64_t c = 0; c < w->shape[3]; c++) view_set(w, b, h, i, c, rng_normal(r));
+}
+
+/* Output `which`, an axis of the bias, sink or slopes that repeats being summed over. */
+static void make_output(back *k, rng *r, int which, const int64_t full[4], const attn_in *of, int32_t dtype, int style)
+{
+    int64_t shape[4];
+    int     lasting[4] = {0};
+    for (int a = 0; a < 4; a++) {
+        shape[a] = full[a];
+        if (of && (of->stride[a] == 0 || full[a] == 1)) lasting[a] = 1, shape[a] = 1;
+    }
+    view_make(&k->to[which], r, dtype, shape, lasting, style, 1);
+    *field(&k->g, which) = view_out(&k->to[which]);
+    for (int a = 0; a < 4; a++)
+        if (shape[a] == 1) field(&k->g, which)->stride[a] = 0;
+}
+
+void back_make(back *k, rng *r, int style)
+{
+    static const int none[4] = {0};
+    const attn_desc *d = &k->p.d;
+    const int32_t    inputs = d->q.dtype, real = inputs == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    const int64_t    out[] = {d->batch, d->heads, d->queries, d->value_dim}, row[] = {d->batch, d->heads, d->queries, 1};
+    k->g = attn_backward_desc_new();
+    view_make(&k->out, r, real, out, none, style, 1); /* what a run writes; in 16 bits it would be rounded before its time */
+    view_make(&k->lse, r, real, row, (const int[]){0, 0, 0, 1}, style, 1);
+    view_make(&k->d_out, r, rng_percent(r, 70) ? inputs : ATTN_F32, out, none, style, 0);
+    back_fill(&k->d_out, r);
+    k->g.d_out = view_in(&k->d_out);
+    if (rng_percent(r, 50)) {
+        view_make(&k->d_lse, r, real, row, (const int[]){0, 0, 0, 1}, style, 0);
+        back_fill(&k->d_lse, r);
+        k->g.d_lse = view_in(&k->d_lse);
+    }
+    const int32_t dtype = rng_percent(r, 70) ? inputs : ATTN_F32;
+    make_output(k, r, BY_Q, (const int64_t[]){d->batch, d->heads, d->queries, d->dim}, NULL, dtype, style);
+    make_output(k, r, BY_K, (const int64_t[]){d->batch, d->kv_heads, d->keys, d->dim}, NULL, dtype, style);
+    make_output(k, r, BY_V, (const int64_t[]){d->batch, d->kv_heads, d->keys, d->value_dim}, NULL, dtype, style);
+    if (d->bias.data) make_output(k, r, BY_BIAS, (const int64_t[]){d->batch, d->heads, d->queries, d->keys}, &d->bias, dtype, style);
+    if (d->sink.data) make_output(k, r, BY_SINK, (const int64_t[]){1, d->heads, 1, 1}, &d->sink, real, style);
+    if (d->alibi.data) make_output(k, r, BY_ALIBI, (const int64_t[]){d->batch, d->heads, 1, 1}, &d->alibi, real, style);
+}
+
+void back_free(back *k)
+{
+    view *const views[] = {&k->out, &k->lse, &k->d_out, &k->d_lse};
+    for (size_t i = 0; i < COUNT(views); i++) view_free(views[i]);
+    for (int w = 0; w < GRADIENTS; w++) view_free(&k->to[w]);
+    problem_free(&k->p);
+}
+
+/* The run on this isa, whose out and lse flow back. */
+void back_forward(back *k, const char *isa)
+{
+    attn_error e;
+    attn_desc *d = &k->p.d;
+    d->isa = isa;
+    d->out = view_out(&k->out), d->lse = view_out(&k->lse), d->weights = (attn_out){0}, d->weights_stage = 0;
+    if (attn_run(d, &e)) fprintf(stderr, "  the run is refused: %s\n", e.message);
+    const attn_out *o = &d->out, *l = &d->lse;
+    k->g.out = attn_in_strided(o->data, o->dtype, o->stride), k->g.lse = attn_in_strided(l->data, l->dtype, l->stride);
+}
+
+/* The way back in exactly the work that it asks for, full of NaN, before a page that cannot be touched. Returns the number of faults. */
+int64_t back_check(back *k, const gradients *want, double *const before[GRADIENTS])
+{
+    attn_error e;
+    size_t     bytes = 0;
+    guarded    work;
+    int64_t    bad = 0;
+    attn_backward_work_bytes(&k->p.d, &k->g, &bytes, NULL); /* where it fails, attn_backward will say why */
+    guarded_make(&work, bytes, bytes % 2 ? GUARD_BELOW : GUARD_ABOVE, 0xFF);
+    k->g.work = work.bytes, k->g.work_bytes = bytes;
+    report_faults(&k->p.d);
+    int32_t code = attn_backward(&k->p.d, &k->g, &e);
+    report_faults(NULL);
+    if (code) {
+        fprintf(stderr, "  refused with %d: %s\n", code, e.message);
+        bad++;
+    }
+    for (int w = 0; w < GRADIENTS; w++)
+        if (k->to[w].memory.bytes && view_broken(&k->to[w])) {
+            fprintf(stderr, "  written %s the elements of gradient %d\n", view_broken(&k->to[w]), w);
+            bad++;
+        }
+    if (guarded_broken(&work)) fprintf(stderr, "  written %s the work\n", guarded_broken(&work));
+    bad += guarded_broken(&work) != NULL;
+    if (!bad) bad = gradients_compare(want, &k->p.d, &k->g, before);
+    guarded_free(&work);
+    k->g.work = NULL, k->g.work_bytes = 0;
+    return bad;
+}
+
+void back_refill(back *k)
+{
+    for (int w = 0; w < GRADIENTS; w++)
+        if (k->to[w].memory.bytes) view_refill(&k->to[w]);
+}
+
+int64_t back_check_all(back *k, const char *what)
+{
+    gradients want;
+    int64_t   bad = 0;
+    gradients_make(&want, &k->p.d, &k->g);
+    for (int i = 0; attn_isa_name(i); i++) {
+        if (!attn_isa_usable(i)) continue;
+        back_forward(k, attn_isa_name(i));
+        back_refill(k);
+        int64_t here = back_check(k, &want, NULL);
+        if (here) {
+            fprintf(stderr, "%s failed:\n", what);
+            describe(&k->p.d, stderr);
+        }
+        bad += here;
+    }
+    gradients_free(&want);
+    return bad;
+}
+
+int64_t sweep_backward(const char *test, int64_t count, int with)
+{
+    int64_t failed = 0;
+    for (int64_t at = 0; at < count && failed < 5; at++) {
+        if (!test_case_wanted(at)) continue;
+        rng  r = rng_make(test, at);
+        back k;
+        char what[96];
+        memset(&k, 0, sizeof k);
+        snprintf(what, sizeof what, "%s: ATTN_SEED=%" PRIu64 " ATTN_CASE=%" PRId64, test, test_seed(), at);
+        problem_random(&k.p, &r, with);
+        back_make(&k, &r, (with & WITH_STRANGE_VIEWS) && rng_percent(&r, 50) ? VIEW_STRANGE : VIEW_PLAIN);
+        failed += back_check_all(&k, what) != 0;
+        back_free(&k);
+    }
+    return failed;
+}

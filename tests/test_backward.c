@@ -12,164 +12,12 @@
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
 
-/* ---- a problem and its way back ---------------------------------------------------------------------------------------------------- */
-
-typedef struct back {
-    problem            p;
-    attn_backward_desc g;
-    view               out, lse, d_out, d_lse, to[GRADIENTS];
-} back;
-
-static attn_out *field(attn_backward_desc *g, int which)
-{
-    attn_out *const all[GRADIENTS] = {&g->dq, &g->dk, &g->dv, &g->dbias, &g->dsink, &g->dalibi};
-    return all[which];
-}
-
-static void fill(view *w, rng *r)
-{
-    for (int64_t b = 0; b < w->shape[0]; b++)
-        for (int64_t h = 0; h < w->shape[1]; h++)
-            for (int64_t i = 0; i < w->shape[2]; i++)
-                for (int64_t c = 0; c < w->shape[3]; c++) view_set(w, b, h, i, c, rng_normal(r));
-}
-
-/* Output `which`, an axis of the bias, sink or slopes that repeats being summed over. */
-static void make_output(back *k, rng *r, int which, const int64_t full[4], const attn_in *of, int32_t dtype, int style)
-{
-    int64_t shape[4];
-    int     lasting[4] = {0};
-    for (int a = 0; a < 4; a++) {
-        shape[a] = full[a];
-        if (of && (of->stride[a] == 0 || full[a] == 1)) lasting[a] = 1, shape[a] = 1;
-    }
-    view_make(&k->to[which], r, dtype, shape, lasting, style, 1);
-    *field(&k->g, which) = view_out(&k->to[which]);
-    for (int a = 0; a < 4; a++)
-        if (shape[a] == 1) field(&k->g, which)->stride[a] = 0;
-}
-
-static void back_make(back *k, rng *r, int style)
-{
-    static const int none[4] = {0};
-    const attn_desc *d = &k->p.d;
-    const int32_t    inputs = d->q.dtype, real = inputs == ATTN_F64 ? ATTN_F64 : ATTN_F32;
-    const int64_t    out[] = {d->batch, d->heads, d->queries, d->value_dim}, row[] = {d->batch, d->heads, d->queries, 1};
-    k->g = attn_backward_desc_new();
-    view_make(&k->out, r, real, out, none, style, 1); /* what a run writes; in 16 bits it would be rounded before its time */
-    view_make(&k->lse, r, real, row, (const int[]){0, 0, 0, 1}, style, 1);
-    view_make(&k->d_out, r, rng_percent(r, 70) ? inputs : ATTN_F32, out, none, style, 0);
-    fill(&k->d_out, r);
-    k->g.d_out = view_in(&k->d_out);
-    if (rng_percent(r, 50)) {
-        view_make(&k->d_lse, r, real, row, (const int[]){0, 0, 0, 1}, style, 0);
-        fill(&k->d_lse, r);
-        k->g.d_lse = view_in(&k->d_lse);
-    }
-    const int32_t dtype = rng_percent(r, 70) ? inputs : ATTN_F32;
-    make_output(k, r, BY_Q, (const int64_t[]){d->batch, d->heads, d->queries, d->dim}, NULL, dtype, style);
-    make_output(k, r, BY_K, (const int64_t[]){d->batch, d->kv_heads, d->keys, d->dim}, NULL, dtype, style);
-    make_output(k, r, BY_V, (const int64_t[]){d->batch, d->kv_heads, d->keys, d->value_dim}, NULL, dtype, style);
-    if (d->bias.data) make_output(k, r, BY_BIAS, (const int64_t[]){d->batch, d->heads, d->queries, d->keys}, &d->bias, dtype, style);
-    if (d->sink.data) make_output(k, r, BY_SINK, (const int64_t[]){1, d->heads, 1, 1}, &d->sink, real, style);
-    if (d->alibi.data) make_output(k, r, BY_ALIBI, (const int64_t[]){d->batch, d->heads, 1, 1}, &d->alibi, real, style);
-}
-
-static void back_free(back *k)
-{
-    view *const views[] = {&k->out, &k->lse, &k->d_out, &k->d_lse};
-    for (size_t i = 0; i < COUNT(views); i++) view_free(views[i]);
-    for (int w = 0; w < GRADIENTS; w++) view_free(&k->to[w]);
-    problem_free(&k->p);
-}
-
-/* The run on this isa, whose out and lse flow back. */
-static void forward(back *k, const char *isa)
-{
-    attn_error e;
-    attn_desc *d = &k->p.d;
-    d->isa = isa;
-    d->out = view_out(&k->out), d->lse = view_out(&k->lse), d->weights = (attn_out){0}, d->weights_stage = 0;
-    if (attn_run(d, &e)) fail_msg("the run is refused: %s", e.message);
-    const attn_out *o = &d->out, *l = &d->lse;
-    k->g.out = attn_in_strided(o->data, o->dtype, o->stride), k->g.lse = attn_in_strided(l->data, l->dtype, l->stride);
-}
-
-/* The way back in exactly the work that it asks for, full of NaN, before a page that cannot be touched. Returns the number of faults. */
-static int64_t backward(back *k, const gradients *want, double *const before[GRADIENTS])
-{
-    attn_error e;
-    size_t     bytes = 0;
-    guarded    work;
-    int64_t    bad = 0;
-    assert_int_equal(attn_backward_work_bytes(&k->p.d, &k->g, &bytes, NULL), ATTN_OK);
-    guarded_make(&work, bytes, bytes % 2 ? GUARD_BELOW : GUARD_ABOVE, 0xFF);
-    k->g.work = work.bytes, k->g.work_bytes = bytes;
-    report_faults(&k->p.d);
-    int32_t code = attn_backward(&k->p.d, &k->g, &e);
-    report_faults(NULL);
-    if (code) {
-        fprintf(stderr, "  refused with %d: %s\n", code, e.message);
-        bad++;
-    }
-    for (int w = 0; w < GRADIENTS; w++)
-        if (k->to[w].memory.bytes && view_broken(&k->to[w])) {
-            fprintf(stderr, "  written %s the elements of gradient %d\n", view_broken(&k->to[w]), w);
-            bad++;
-        }
-    if (guarded_broken(&work)) fprintf(stderr, "  written %s the work\n", guarded_broken(&work));
-    bad += guarded_broken(&work) != NULL;
-    if (!bad) bad = gradients_compare(want, &k->p.d, &k->g, before);
-    guarded_free(&work);
-    k->g.work = NULL, k->g.work_bytes = 0;
-    return bad;
-}
-
-static void refill(back *k)
-{
-    for (int w = 0; w < GRADIENTS; w++)
-        if (k->to[w].memory.bytes) view_refill(&k->to[w]);
-}
-
-static int64_t backward_all(back *k, const char *what)
-{
-    gradients want;
-    int64_t   bad = 0;
-    gradients_make(&want, &k->p.d, &k->g);
-    for (int i = 0; attn_isa_name(i); i++) {
-        if (!attn_isa_usable(i)) continue;
-        forward(k, attn_isa_name(i));
-        refill(k);
-        int64_t here = backward(k, &want, NULL);
-        if (here) {
-            fprintf(stderr, "%s failed:\n", what);
-            describe(&k->p.d, stderr);
-        }
-        bad += here;
-    }
-    gradients_free(&want);
-    return bad;
-}
-
 /* ---- against the formula ------------------------------------------------------------------------------------------------------------- */
 
 static void random_problems(void **state)
 {
-    int64_t failed = 0;
     (void)state;
-    for (int64_t at = 0, count = test_count(400); at < count && failed < 5; at++) {
-        if (!test_case_wanted(at)) continue;
-        rng  r = rng_make("backward", at);
-        back k;
-        char what[96];
-        memset(&k, 0, sizeof k);
-        snprintf(what, sizeof what, "backward: ATTN_SEED=%" PRIu64 " ATTN_CASE=%" PRId64, test_seed(), at);
-        problem_random(&k.p, &r, WITH_STRANGE_VIEWS | WITH_EXECUTORS | WITH_EMPTY);
-        back_make(&k, &r, rng_percent(&r, 50) ? VIEW_STRANGE : VIEW_PLAIN);
-        failed += backward_all(&k, what) != 0;
-        back_free(&k);
-    }
-    assert_int_equal(failed, 0);
+    assert_int_equal(sweep_backward("backward", test_count(400), WITH_STRANGE_VIEWS | WITH_EXECUTORS | WITH_EMPTY), 0);
 }
 
 /* Several strips of queries and of keys, whatever the isa; causal and windowed ones leave pairs of strips out. */
@@ -186,7 +34,7 @@ static void strips(void **state)
         if (at & 2) k.p.d.window = 1, k.p.d.window_left = 150, k.p.d.window_right = 90;
         if (at & 4) problem_add_mask(&k.p, &r, ATTN_F32, (const int[]){1, 1, at & 1, 0}, 1);
         back_make(&k, &r, VIEW_PLAIN);
-        assert_int_equal(backward_all(&k, "strips"), 0);
+        assert_int_equal(back_check_all(&k, "strips"), 0);
         back_free(&k);
     }
 }
@@ -197,7 +45,7 @@ static void strips(void **state)
 static double objective(back *k)
 {
     double sum = 0;
-    forward(k, NULL);
+    back_forward(k, NULL);
     const attn_desc *d = &k->p.d;
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t h = 0; h < d->heads; h++)
@@ -234,7 +82,7 @@ static void differences_of_runs(void **state)
         k.p.d.align = ATTN_ALIGN_BOTTOM_RIGHT, k.p.d.causal = at & 1, k.p.d.softcap = at & 2 ? 2 : 0;
         k.p.d.dropout = at > 2 ? 0.3 : 0, k.p.d.dropout_seed = 7, k.p.d.dropout_offset = (uint64_t)at;
         back_make(&k, &r, VIEW_PLAIN);
-        forward(&k, NULL);
+        back_forward(&k, NULL);
         attn_error e;
         if (attn_backward(&k.p.d, &k.g, &e)) fail_msg("%s", e.message);
         view *const by[GRADIENTS] = {&k.p.q, &k.p.k, &k.p.v, &k.p.bias, &k.p.sink, &k.p.alibi};
@@ -265,21 +113,21 @@ static void added_to_what_is_there(void **state)
         problem_random(&k.p, &r, WITH_STRANGE_VIEWS);
         back_make(&k, &r, VIEW_STRANGE);
         gradients_make(&want, &k.p.d, &k.g);
-        forward(&k, NULL);
+        back_forward(&k, NULL);
         for (int w = 0; w < GRADIENTS; w++) {
             view   *v = &k.to[w];
             int64_t n = 0;
             if (!v->memory.bytes) continue;
             before[w] = calloc((size_t)(v->shape[0] * v->shape[1] * v->shape[2] * v->shape[3]) + 1, sizeof(double));
             view_refill(v);
-            fill(v, &r);
+            back_fill(v, &r);
             for (int64_t b = 0; b < v->shape[0]; b++)
                 for (int64_t h = 0; h < v->shape[1]; h++)
                     for (int64_t i = 0; i < v->shape[2]; i++)
                         for (int64_t c = 0; c < v->shape[3]; c++) before[w][n++] = view_get(v, b, h, i, c);
         }
         k.g.accumulate = 1;
-        if (backward(&k, &want, before)) {
+        if (back_check(&k, &want, before)) {
             describe(&k.p.d, stderr);
             fail_msg("case %d", (int)at);
         }
@@ -300,13 +148,13 @@ static void the_same_bits_for_any_threads(void **state)
         problem_add_mask(&k.p, &r, ATTN_F32, (const int[]){at < 2, at & 1, 0, at == 3}, 0);
         k.p.d.causal = 1, k.p.d.align = ATTN_ALIGN_BOTTOM_RIGHT, k.p.d.dropout = at == 2 ? 0.5 : 0;
         back_make(&k, &r, VIEW_PLAIN);
-        forward(&k, NULL);
+        back_forward(&k, NULL);
         unsigned char *first[GRADIENTS] = {NULL};
         for (int32_t threads = 1; threads <= 5; threads++) {
             attn_pool *pool = attn_pool_new(threads, NULL);
             assert_non_null(pool);
             k.p.d.executor = threads > 1 ? attn_pool_executor(pool) : NULL;
-            refill(&k);
+            back_refill(&k);
             assert_int_equal(attn_backward(&k.p.d, &k.g, NULL), ATTN_OK);
             attn_pool_free(pool);
             for (int w = 0; w < GRADIENTS; w++) {
@@ -337,10 +185,10 @@ static void nothing_hidden_leaks(void **state)
         for (int64_t q = 0; q < 70; q++)
             for (int64_t j = 0; j < 150; j++) view_set(&k.p.allow, 0, 0, q, j, q != 5 && j != 3 && j != 140 && (q + j) % 3 != 0);
         back_make(&k, &r, VIEW_PLAIN);
-        forward(&k, attn_isa_name(i));
+        back_forward(&k, attn_isa_name(i));
         gradients want;
         gradients_make(&want, &k.p.d, &k.g);
-        assert_int_equal(backward(&k, &want, NULL), 0);
+        assert_int_equal(back_check(&k, &want, NULL), 0);
         for (int64_t c = 0; c < 20; c++) {
             view_set(&k.p.k, 0, 0, 3, c, NAN), view_set(&k.p.k, 0, 0, 140, c, INFINITY);
             view_set(&k.p.q, 0, 0, 5, c, NAN), view_set(&k.p.q, 0, 1, 5, c, -INFINITY);
@@ -349,8 +197,8 @@ static void nothing_hidden_leaks(void **state)
             view_set(&k.p.v, 0, 0, 3, c, INFINITY), view_set(&k.p.v, 0, 0, 140, c, NAN);
             view_set(&k.d_out, 0, 0, 5, c, NAN), view_set(&k.d_out, 0, 1, 5, c, NAN);
         }
-        forward(&k, attn_isa_name(i));
-        assert_int_equal(backward(&k, &want, NULL), 0);
+        back_forward(&k, attn_isa_name(i));
+        assert_int_equal(back_check(&k, &want, NULL), 0);
         for (int64_t c = 0; c < 20; c++) {
             assert_true(view_get(&k.to[BY_K], 0, 0, 3, c) == 0 && view_get(&k.to[BY_K], 0, 0, 140, c) == 0);
             assert_true(view_get(&k.to[BY_Q], 0, 0, 5, c) == 0 && view_get(&k.to[BY_Q], 0, 1, 5, c) == 0);
@@ -376,7 +224,7 @@ static void a_low_lse_overflows_nothing(void **state)
     for (int64_t j = 0; j < 37; j++) view_set(&k.p.bias, 0, 0, 0, j, j % 5 ? -300 : -INFINITY);
     k.p.d.causal = 1, k.p.d.align = ATTN_ALIGN_TOP_LEFT;
     back_make(&k, &r, VIEW_PLAIN);
-    assert_int_equal(backward_all(&k, "low lse"), 0);
+    assert_int_equal(back_check_all(&k, "low lse"), 0);
     back_free(&k);
 }
 
@@ -405,8 +253,8 @@ static void refusals(void **state)
         memset(&k, 0, sizeof k);
         problem_dense(&k.p, &r, ATTN_F32, 2, 2, 1, 3, 4, 5, 6);
         back_make(&k, &r, VIEW_PLAIN);
-        forward(&k, NULL);
-        refill(&k);
+        back_forward(&k, NULL);
+        back_refill(&k);
         attn_backward_desc *g = &k.g;
         switch (cases[at].which) {
         case 0:
