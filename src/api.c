@@ -1,6 +1,5 @@
 /* api.c: the exported functions: read the descriptor in, check, plan, run; names of codes.
  * SPDX-License-Identifier: MIT */
-#include <fenv.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,25 +8,18 @@
 #include "internal.h"
 
 /* Every function that computes does so in the default floating-point environment: round to nearest, subnormals kept, no traps. */
-static void enter(fenv_t *caller)
+static int32_t leave(uint64_t caller, int32_t status)
 {
-    fegetenv(caller);
-    fesetenv(FE_DFL_ENV);
-}
-
-static int32_t leave(const fenv_t *caller, int32_t status)
-{
-    fesetenv(caller);
+    attn_cpu_leave(caller);
     return status;
 }
 
 static int32_t make(const attn_desc *desc, int data, struct attn_plan *plan, attn_error *error)
 {
-    attn_desc d;
-    fenv_t    caller;
-    enter(&caller);
-    int32_t status = attn_check_desc(desc, &d, data, error);
-    return leave(&caller, status ? status : attn_plan_make(plan, &d, error));
+    attn_desc      d;
+    const uint64_t caller = attn_cpu_enter();
+    int32_t        status = attn_check_desc(desc, &d, data, error);
+    return leave(caller, status ? status : attn_plan_make(plan, &d, error));
 }
 
 ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error)
@@ -50,10 +42,9 @@ static int32_t make_backward(const attn_desc *desc, const attn_backward_desc *gr
 {
     attn_desc          d;
     attn_backward_desc g;
-    fenv_t             caller;
-    enter(&caller);
-    int32_t status = attn_check_backward(desc, grad, &d, &g, data, error);
-    return leave(&caller, status ? status : attn_backward_plan_make(plan, &d, &g, error));
+    const uint64_t     caller = attn_cpu_enter();
+    int32_t            status = attn_check_backward(desc, grad, &d, &g, data, error);
+    return leave(caller, status ? status : attn_backward_plan_make(plan, &d, &g, error));
 }
 
 ATTN_API int32_t attn_backward(const attn_desc *desc, const attn_backward_desc *grad, attn_error *error)
@@ -117,10 +108,9 @@ static int32_t inspect_make(const attn_desc *desc, const attn_inspect_desc *what
 {
     attn_desc         d;
     attn_inspect_desc w;
-    fenv_t            caller;
-    enter(&caller);
-    int32_t status = attn_check_inspect(desc, what, &d, &w, data, error);
-    return leave(&caller, status ? status : attn_inspect_plan(to, &d, &w, error));
+    const uint64_t    caller = attn_cpu_enter();
+    int32_t           status = attn_check_inspect(desc, what, &d, &w, data, error);
+    return leave(caller, status ? status : attn_inspect_plan(to, &d, &w, error));
 }
 
 ATTN_API int32_t attn_inspect(const attn_desc *desc, const attn_inspect_desc *what, attn_error *error)
@@ -151,37 +141,34 @@ ATTN_API int32_t attn_inspect_work_bytes(const attn_desc *desc, const attn_inspe
 ATTN_API int32_t attn_dropout_mask(const attn_dropout_block *block, attn_error *error)
 {
     attn_dropout_block b;
-    fenv_t             caller;
-    enter(&caller);
-    int32_t status = attn_check_dropout(block, &b, error);
+    const uint64_t     caller = attn_cpu_enter();
+    int32_t            status = attn_check_dropout(block, &b, error);
     if (!status) attn_dropout_fill(&b);
-    return leave(&caller, status);
+    return leave(caller, status);
 }
 
 ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error)
 {
     attn_merge_desc d;
-    fenv_t          caller;
-    enter(&caller);
-    int32_t status = attn_check_merge(desc, &d, error);
+    const uint64_t  caller = attn_cpu_enter();
+    int32_t         status = attn_check_merge(desc, &d, error);
     if (!status) attn_merge_run(&d);
-    return leave(&caller, status);
+    return leave(caller, status);
 }
 
 ATTN_API int32_t attn_alibi_slopes(int64_t heads, float *slopes, attn_error *error)
 {
-    fenv_t  caller;
     int64_t power = 1;
     attn_fail(error, ATTN_OK, "%s", "");
     if (heads < 0) return attn_fail(error, ATTN_E_ARGUMENT, "heads is %" PRId64 ", and must not be negative", heads);
     if (heads && !slopes) return attn_fail(error, ATTN_E_ARGUMENT, "slopes is NULL");
-    enter(&caller);
+    const uint64_t caller = attn_cpu_enter();
     while (power <= heads / 2) power *= 2;
     for (int64_t h = 0; h < heads; h++) {
         double step = h < power ? (double)(h + 1) / (double)power : (double)(2 * (h - power) + 1) / (double)(2 * power);
         slopes[h] = (float)exp2(-8 * step);
     }
-    return leave(&caller, ATTN_OK);
+    return leave(caller, ATTN_OK);
 }
 
 ATTN_API uint32_t attn_version(void)

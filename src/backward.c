@@ -1,6 +1,5 @@
 /* backward.c: gradients: rounds of pairs of a strip of queries and a strip of keys, so that no sum is shared by two threads.
  * SPDX-License-Identifier: MIT */
-#include <fenv.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -260,13 +259,11 @@ static void store_sums(const struct step *s, char *slot, int64_t index)
 
 static void share(void *arg, int32_t index)
 {
-    struct step *s = arg;
-    fenv_t       env;
-    fegetenv(&env);
-    fesetenv(FE_DFL_ENV);
+    struct step   *s = arg;
+    const uint64_t env = attn_cpu_enter();
     for (int64_t i; (i = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->count;)
         s->piece(s, s->work + (size_t)index * s->plan->slot_bytes, i);
-    fesetenv(&env);
+    attn_cpu_leave(env);
 }
 
 static void take(struct step *s, void (*piece)(const struct step *s, char *slot, int64_t index), int64_t count)

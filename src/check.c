@@ -11,7 +11,9 @@
 
 int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...)
 {
-    if (error) {
+    if (error && status == ATTN_OK) /* of every call: not through printf */
+        error->status = ATTN_OK, error->message[0] = 0;
+    else if (error) {
         va_list list;
         va_start(list, format);
         error->status = status;
@@ -113,6 +115,14 @@ static int32_t check_overlap(const struct view *v, attn_error *e)
     return ATTN_OK;
 }
 
+static const char *list_types(char *to, size_t room, int32_t dtypes)
+{
+    to[0] = 0;
+    for (int32_t t = ATTN_F32, n = 0; t <= ATTN_I64; t++)
+        if (dtypes >> t & 1) snprintf(to + strlen(to), room - strlen(to), "%s%s", n++ ? " or " : "", attn_dtype_name(t));
+    return to;
+}
+
 static int32_t check_view(const struct view *v, int data, attn_error *e)
 {
     int64_t low = 0, high = 0, elements = 1;
@@ -122,12 +132,10 @@ static int32_t check_view(const struct view *v, int data, attn_error *e)
         ARG(!v->dtype || !elements || !data, "%s.data is NULL though %s.dtype is set; an absent operand has both 0", v->name, v->name);
         return ATTN_OK;
     }
-    char types[64] = "";
-    for (int32_t t = ATTN_F32, n = 0; t <= ATTN_I64; t++)
-        if (v->dtypes >> t & 1)
-            snprintf(types + strlen(types), sizeof types - strlen(types), "%s%s", n++ ? " or " : "", attn_dtype_name(t));
+    char types[64];
     ARG(v->dtype >= ATTN_F32 && v->dtype <= ATTN_I64 && (v->dtypes >> v->dtype & 1), "%s.dtype is %s (%d), and must be %s%s", v->name,
-        attn_dtype_name(v->dtype), v->dtype, types, v->dtypes & FREE || strcmp(v->name, "q") == 0 ? "" : ", to go with q");
+        attn_dtype_name(v->dtype), v->dtype, list_types(types, sizeof types, v->dtypes),
+        v->dtypes & FREE || strcmp(v->name, "q") == 0 ? "" : ", to go with q");
     size_t width = attn_dtype_bytes(v->dtype);
     for (int a = 0; a < 4; a++) {
         ARG(v->size[a] >= 0 || v->stride[a] == 0, "%s.%s is %" PRId64 ", but %s has no such axis: it must be 0", v->name, axis_name[a],

@@ -49,13 +49,12 @@ static void row_keep(const attn_dropout_block *d, int64_t b, int64_t h, int64_t 
     }
 }
 
-void attn_dropout_tile(const struct attn_task *t, struct attn_tile *tile, int64_t first)
+static void fill_tile(const struct attn_task *t, struct attn_tile *tile, int64_t first)
 {
     const struct attn_plan  *plan = t->plan;
     const attn_dropout_block d = {.dropout = plan->d.dropout, .seed = plan->d.dropout_seed, .offset = plan->d.dropout_offset};
     unsigned char            keep[ATTN_ROWS_MAX][ATTN_TILE] = {{0}};
     const unsigned char     *rows[ATTN_ROWS_MAX];
-    if (plan->d.dropout == 0) return;
     for (int64_t r = 0; r < t->block.m; r++) {
         rows[r] = keep[r];
         row_keep(&d, t->batch, t->rows[r].head, t->rows[r].query, attn_key_start(&plan->d, t->batch) + first, tile->keys, keep[r]);
@@ -63,6 +62,11 @@ void attn_dropout_tile(const struct attn_task *t, struct attn_tile *tile, int64_
     plan->kernel->edit(t->slot + plan->at.drop, t->block.m, tile->keys, rows, 0);
     tile->drop = t->slot + plan->at.drop;
     tile->raise = plan->d.dropout < 1 ? 1 / (1 - plan->d.dropout) : 0;
+}
+
+void attn_dropout_tile(const struct attn_task *t, struct attn_tile *tile, int64_t first)
+{
+    if (t->plan->d.dropout != 0) fill_tile(t, tile, first);
 }
 
 void attn_dropout_fill(const attn_dropout_block *block)

@@ -1,6 +1,5 @@
 /* exec.c: the tiling loop: a task is one block of queries, walking the keys that any of them sees.
  * SPDX-License-Identifier: MIT */
-#include <fenv.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -122,11 +121,11 @@ static void write_results(struct attn_task *t)
 }
 
 /* Ends a walk, and walks again where values near the largest number need a shift. */
-static void end(struct attn_task *t)
+static void end(struct attn_task *t, double *lse)
 {
     char                   *slot = t->slot;
     const struct attn_plan *plan = t->plan;
-    while (plan->kernel->finish(&t->block, slot + plan->at.sink, slot + plan->at.shift, (double *)(slot + plan->at.lse))) {
+    while (plan->kernel->finish(&t->block, slot + plan->at.sink, slot + plan->at.shift, lse)) {
         t->block.shifted = 1;
         walk(t);
     }
@@ -135,7 +134,7 @@ static void end(struct attn_task *t)
 void attn_exec_finish(struct attn_task *t)
 {
     walk(t);
-    end(t);
+    end(t, (double *)(void *)(t->slot + t->plan->at.lse));
 }
 
 /* A task; part: what its keys gave, when they were walked before. */
@@ -147,7 +146,7 @@ static void run_task(const struct attn_plan *plan, char *slot, int64_t index, ch
         t.block.part = part_at(plan, part);
     else
         walk(&t);
-    end(&t);
+    end(&t, plan->d.lse.data || plan->d.weights.data ? (double *)(void *)(slot + plan->at.lse) : 0);
     write_results(&t);
     if (plan->d.weights.data) /* a second pass, so that the output's bits know nothing of it */
         attn_exec_weights(&t, &plan->d.weights, plan->weights, plan->d.weights_stage, 0, plan->d.keys);
@@ -213,9 +212,7 @@ static void share(void *arg, int32_t index)
     struct run             *run = arg;
     const struct attn_plan *plan = run->plan;
     char                   *slot = run->work + (size_t)index * plan->at.bytes;
-    fenv_t                  env;
-    fegetenv(&env);
-    fesetenv(FE_DFL_ENV);
+    const uint64_t          env = attn_cpu_enter();
     attn_exec_guard(plan, slot, 1);
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < run->count;)
         if (run->what == CHUNKS)
@@ -225,7 +222,7 @@ static void share(void *arg, int32_t index)
         else
             run_task(plan, slot, i, plan->wave ? task_part(plan, run->work, i) : 0);
     attn_exec_guard(plan, slot, 0);
-    fesetenv(&env);
+    attn_cpu_leave(env);
 }
 
 static void run_all(const struct attn_plan *plan, char *work, int64_t what, const struct unit *units, int64_t count)

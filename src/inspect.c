@@ -8,7 +8,6 @@
  *   slot    scratch of plan.c | struct row_sums [rows] | total, away [wide] | key_total, key_most [ATTN_TILE] | rank_weight, rank_key [top][wide]
  *   part    received [keys] | sum, most of the cells: [map_span][map_columns] each; the whole has map_rows instead
  */
-#include <fenv.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -408,14 +407,12 @@ static void share(void *arg, int32_t index)
     struct run                   *run = arg;
     const struct attn_inspection *s = run->s;
     char                         *slot = run->work + (size_t)index * s->slot_bytes;
-    fenv_t                        env;
-    fegetenv(&env);
-    fesetenv(FE_DFL_ENV);
+    const uint64_t                env = attn_cpu_enter();
     attn_exec_guard(&s->plan, slot, 1);
     for (int64_t i; (i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < run->count;)
         run_strip(s, slot, run->first + i, s->wave ? part_at(s, run->work, i) : 0);
     attn_exec_guard(&s->plan, slot, 0);
-    fesetenv(&env);
+    attn_cpu_leave(env);
 }
 
 static void run_tasks(const struct attn_inspection *s, char *work, int64_t first, int64_t count)
@@ -450,9 +447,7 @@ static void fold_wave(const struct attn_inspection *s, char *work, int64_t first
     const attn_inspect_desc *w = &s->w;
     char                    *place = part_at(s, work, s->wave);
     const struct cells       whole = cells_at(w, place, w->map_rows);
-    fenv_t                   env;
-    fegetenv(&env);
-    fesetenv(FE_DFL_ENV);
+    const uint64_t           env = attn_cpu_enter();
     for (int64_t i = 0; i < count; i++) {
         const struct strip x = strip_of(s, first + i);
         const struct cells part = cells_at(w, part_at(s, work, i), s->map_span);
@@ -466,7 +461,7 @@ static void fold_wave(const struct attn_inspection *s, char *work, int64_t first
         }
         if (x.last) write_whole(w, &whole, x.batch, x.head);
     }
-    fesetenv(&env);
+    attn_cpu_leave(env);
 }
 
 void attn_inspect_run(const struct attn_inspection *s, void *work)

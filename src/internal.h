@@ -184,6 +184,8 @@ int32_t attn_inspect_plan(struct attn_inspection *to, const attn_desc *checked, 
 void    attn_inspect_run(const struct attn_inspection *s, void *work);
 
 /* cpu.c */
-int32_t attn_cpu_usable(const char *isa);
+int32_t  attn_cpu_usable(const char *isa);
+uint64_t attn_cpu_enter(void); /* to the default floating-point environment; returns the caller's, for attn_cpu_leave() */
+void     attn_cpu_leave(uint64_t caller);
 
 #endif

@@ -156,7 +156,7 @@ struct attn_kernel {
     /* Folds b->part into `into`. */
     void (*fold)(const struct attn_block *b, const struct attn_part *into);
 
-    /* Turns b->part into results: o = output, lse (doubles, natural), top and sum so that weight = 2^(2 (s - top)) * sum. sink[rows] natural, -inf = none.
+    /* Turns b->part into results: o = output, lse (doubles, natural; NULL: not wanted), top and sum so that weight = 2^(2 (s - top)) * sum. sink[rows] natural, -inf = none.
      * Returns 1, having changed nothing but `shift`, if a row's o overflowed though its sum did not: values near the largest number, and
      * the block must be done again with the new shift (row by row, so that other rows keep their bits). */
     int32_t (*finish)(const struct attn_block *b, const void *sink, void *shift, double *lse);

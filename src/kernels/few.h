@@ -87,7 +87,7 @@ FN FORCE void few_dots(const real *q, int64_t q_step, const void *k, int64_t ste
             } else
                 for (int i = 0; i < LANES; i++) {
                     const int64_t row = g * LANES + i < n ? g * LANES + i : n - 1;
-                    x[i] = few_bytes(few_at(k, row * step + c, reads), some, reads);
+                    x[i] = row == g * LANES + i || i == 0 ? few_bytes(few_at(k, row * step + c, reads), some, reads) : x[i - 1];
                 }
             v_transpose(x);
             if (some == LANES * per) {
@@ -419,7 +419,7 @@ FN int32_t few_finish(const struct attn_block *b, const void *sinks, void *shift
         const vec      zero = v_set(0);
         struct natural n[LANES];
         ending_lanes(&e, n);
-        lse[r] = natural_lse(&n[0], sink);
+        if (lse) lse[r] = natural_lse(&n[0], sink);
         *top = n[0].top;
         v_store(lanes, v_div(v_set(1), e.all));
         *sum = lanes[0];

@@ -561,8 +561,8 @@ FN int32_t finish(const struct attn_block *b, const void *sinks, void *shifts, d
         struct ending  e = ending_make(v_load(top), v_load(sum), v_load(sink), v_load((const real *)shifts + v * LANES));
         const vec      zero = v_set(0);
         struct natural n[LANES];
-        ending_lanes(&e, n);
-        for (int r = 0; r < LANES && v * LANES + r < b->m; r++) lse[v * LANES + r] = natural_lse(&n[r], sink[r]);
+        if (lse) ending_lanes(&e, n);
+        for (int r = 0; lse && r < LANES && v * LANES + r < b->m; r++) lse[v * LANES + r] = natural_lse(&n[r], sink[r]);
         v_store(top, e.top);
         v_store(sum, v_div(v_set(1), e.all));
         for (int64_t c = 0; c < b->value_dim; c++) {
