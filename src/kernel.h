@@ -171,6 +171,9 @@ struct attn_kernel {
     void (*survey_keys)(const struct attn_survey *s, int64_t from, int64_t to);
 
     const struct attn_gradient *gradient; /* NULL: the row is for the forward pass only */
+
+    /* Rows of n numbers of 16 bits side by side (ATTN_READ_), n a multiple of 16, as reals one row after the other. NULL: by attn_convert. */
+    void (*widen)(void *to, const void *from, int64_t step, int64_t rows, int64_t n, int64_t reads);
 };
 
 /* Conversions between an element type in memory, any stride, and contiguous float or double. NULL: not offered. */

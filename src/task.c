@@ -161,8 +161,13 @@ static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t 
         *step = x->stride[2];
         return from;
     }
-    *reads = ATTN_READ_AS_IS;
     char *to = t->slot + scratch;
+    if (*reads != ATTN_READ_AS_IS && x->stride[3] == 1 && dim % 16 == 0 && plan->kernel->widen) {
+        plan->kernel->widen(to, from, x->stride[2], n, dim, *reads);
+        *reads = ATTN_READ_AS_IS;
+        return to;
+    }
+    *reads = ATTN_READ_AS_IS;
     for (int64_t i = 0; i < n; i++)
         load(plan, plan->in, to + i * dim * plan->takes, from + i * x->stride[2] * (int64_t)width, x->stride[3], dim);
     return to;

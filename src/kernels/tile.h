@@ -88,6 +88,9 @@ static FORCE real pick_row(const real *k, const real *k4, const real *k8, int64_
 #define IN_TURN(next, y, sum) (void)0
 #endif
 
+/* A block of NB keys reads a line of memory in so many channels, a block of NB channels in so many keys. */
+enum { PER_LINE = 64 / (int)sizeof(real) >= NB ? 64 / (int)sizeof(real) / NB : 1 };
+
 FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const real *k4, const real *k8, int64_t step, int64_t step3,
                             const int nk, const int nv)
 {
@@ -115,12 +118,13 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
         for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
     const real   *k4 = row_at(k, step, 4), *k8 = row_at(k, step, 8);
     const int64_t step3 = opaque((int64_t)(3 * (uint64_t)step));
-    for (int64_t c = dim; c >= 2; c -= 2, q += 2 * ROWS, k += 2, k4 += 2, k8 += 2) {
+    int64_t       left = dim;
+    for (; left >= PER_LINE; left -= PER_LINE) {
         fetch(ahead);
-        score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
-        score_channel(acc, q + ROWS, k + 1, k4 + 1, k8 + 1, step, step3, nk, nv);
+#pragma GCC unroll 1
+        for (int i = 0; i < PER_LINE; i++, q += ROWS, k++, k4++, k8++) score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
     }
-    if (dim % 2) score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
+    for (; left > 0; left--, q += ROWS, k++, k4++, k8++) score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
     if (!totals) {
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++)
@@ -182,12 +186,12 @@ FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t s
                          const int hidden, struct ahead *ahead)
 {
     int64_t j = from;
-    for (; j + 2 <= to; j += 2) {
+    for (; j + PER_LINE <= to; j += PER_LINE) {
         fetch(ahead);
-        sum_key(acc, p + j * ROWS, x + j * step, nd, nv, hidden);
-        sum_key(acc, p + (j + 1) * ROWS, x + (j + 1) * step, nd, nv, hidden);
+#pragma GCC unroll 1
+        for (int i = 0; i < PER_LINE; i++) sum_key(acc, p + (j + i) * ROWS, x + (j + i) * step, nd, nv, hidden);
     }
-    if (j < to) sum_key(acc, p + j * ROWS, x + j * step, nd, nv, hidden);
+    for (; j < to; j++) sum_key(acc, p + j * ROWS, x + j * step, nd, nv, hidden);
 }
 
 /* nd channels: o = o * factor + sum over the keys of weight * value. */
@@ -582,6 +586,20 @@ FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
         }
 }
 
+#if REAL_BITS == 32 && !PAIRS && defined(FEW_NAME)
+#define WIDEN widen
+FN void widen(void *to, const void *from, int64_t step, int64_t rows, int64_t n, int64_t reads)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < n; c += LANES) {
+            const char *at = (const char *)from + (i * step + c) * 2;
+            v_store((real *)to + i * n + c, reads == ATTN_READ_F16 ? v_read_f16(at) : v_read_bf16(at));
+        }
+}
+#else
+#define WIDEN 0
+#endif
+
 #if PAIRS
 #define GRADIENT 0 /* f32 rows have them */
 #else
@@ -590,8 +608,8 @@ FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
 #endif
 #include "inspect.h"
 
-const struct attn_kernel NAME = {TEXT(NAME), ISA,    sizeof(real), ROWS, READS,  0,       load,   unload,      begin,
-                                 edit_tile,  scores, step,         fold, finish, weights, survey, survey_keys, GRADIENT};
+const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,   READS,   0,      load,        unload,   begin, edit_tile,
+                                 scores,     step, fold,         finish, weights, survey, survey_keys, GRADIENT, WIDEN};
 
 #ifdef FEW_NAME
 #include "few.h"
