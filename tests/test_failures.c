@@ -131,6 +131,35 @@ static void work_means_no_allocation(void **state)
     attn_pool_free(pool);
 }
 
+/* The way back allocates its work and nothing else, and nothing when that is given. */
+static void backward_without_memory(void **state)
+{
+    (void)state;
+    static float       lse[N], d_q[N * C];
+    attn_desc          d = call(&executor_forward);
+    attn_backward_desc g = attn_backward_desc_new();
+    attn_error         e;
+    d.lse = attn_out_dense(lse, ATTN_F32, 1, N, 1), d.lse.stride[3] = 0;
+    assert_int_equal(attn_run(&d, NULL), ATTN_OK);
+    g.out = g.d_out = attn_in_dense(out, ATTN_F32, 1, N, C);
+    g.lse = attn_in_dense(lse, ATTN_F32, 1, N, 1), g.lse.stride[3] = 0;
+    g.dq = attn_out_dense(d_q, ATTN_F32, 1, N, C);
+    arm(0, -1);
+    int32_t code = attn_backward(&d, &g, &e);
+    armed = 0;
+    assert_int_equal(code, ATTN_E_MEMORY);
+    assert_int_equal(e.status, code);
+    for (int i = 0; i < N * C; i++) assert_true(d_q[i] == 0);
+    assert_int_equal(attn_backward_work_bytes(&d, &g, &g.work_bytes, NULL), ATTN_OK);
+    g.work = __real_malloc(g.work_bytes);
+    arm(0, -1);
+    code = attn_backward(&d, &g, &e);
+    armed = 0;
+    assert_int_equal(code, ATTN_OK);
+    assert_int_equal(done, 0);
+    free(g.work);
+}
+
 static void merge_and_check_allocate_nothing(void **state)
 {
     (void)state;
@@ -193,6 +222,7 @@ int main(void)
         cmocka_unit_test(run_without_memory),
         cmocka_unit_test(work_means_no_allocation),
         cmocka_unit_test(merge_and_check_allocate_nothing),
+        cmocka_unit_test(backward_without_memory),
         cmocka_unit_test(pools_without_memory_or_threads),
     };
     cmocka_set_test_filter(getenv("ATTN_TEST"));

@@ -12,6 +12,9 @@ int encode(int64_t batch, int64_t tokens, int64_t heads, int64_t dim, const int6
 
 int look(int64_t heads, int64_t tokens, int64_t dim, const float *q, const float *k, int64_t head);
 
+int train(int64_t batch, int64_t heads, int64_t n, int64_t dim, const float *q, const float *k, const float *v, float *out,
+          const float *d_out, float *dq, float *dk, float *dv);
+
 enum { HEADS = 4, GROUPS = 2, DIM = 5, CAPACITY = 9, USED = 6, BATCH = 2, TOKENS = 4 };
 
 static uint32_t state = 1;
@@ -48,6 +51,22 @@ static int row_is_right(const char *what, const float *q, const float *k, const 
     return 1;
 }
 
+/* The example's dv[0, 0, 0, 0], against the difference of two of its runs. */
+static int gradient_is_right(float *q, float *k, float *v)
+{
+    enum { COUNT = HEADS * TOKENS * DIM };
+    static float d_out[COUNT], out[COUNT], moved[COUNT], dq[COUNT], dk[COUNT], dv[COUNT], other[3][COUNT];
+    double       sum = 0;
+    fill(d_out, COUNT);
+    if (train(1, HEADS, TOKENS, DIM, q, k, v, out, d_out, dq, dk, dv) != 0) return 0;
+    v[0] += 1;
+    if (train(1, HEADS, TOKENS, DIM, q, k, v, moved, d_out, other[0], other[1], other[2]) != 0) return 0;
+    for (int i = 0; i < COUNT; i++) sum += ((double)moved[i] - (double)out[i]) * (double)d_out[i];
+    if (fabs(sum - dv[0]) <= 1e-5) return 1; /* out is linear in v */
+    printf("gradients: got %.9g, want %.9g\n", dv[0], sum);
+    return 0;
+}
+
 int main(void)
 {
     static float q[BATCH * TOKENS * HEADS * DIM], k[GROUPS * CAPACITY * DIM * 2], v[GROUPS * CAPACITY * DIM * 2],
@@ -75,6 +94,7 @@ int main(void)
                 int head = b * TOKENS * HEADS * DIM + h * DIM, at = head + i * HEADS * DIM;
                 ok &= row_is_right("encode", q + at, k + head, v + head, i < length[b] ? (int)length[b] : 0, HEADS * DIM, out + at);
             }
+    ok &= gradient_is_right(q, k, v);
     puts(ok ? "the examples of attn.h agree with the formula" : "the examples of attn.h are wrong");
     /* the first worked row of the lesson, as the second head's last position: examples.sh looks at what it prints */
     const float one[8] = {0, 0, 0, 0, 0, 0, 1, 0}, two[8] = {0, 0, 0, 0, 1, 0, 0, 1};

@@ -29,7 +29,7 @@ done
 [ "$(tr '\n' ' ' < "$work/weights.out")" = '6.698 3.302 3.302 6.698 ' ] || { echo "the example weights of attn_layer.h prints something else"; exit 1; }
 [ "$(cat "$work/plan.out")" = '16.0 times as fast as one thread, 2.0 flop per byte' ] || { echo "the example plan of attn.h prints something else"; exit 1; }
 # Those of attn.h are called, and their results compared with the formula.
-gcc $flags scripts/checks/examples.c "$work/decode.c" "$work/padded.c" "$work/inspect.c" $libs -o "$work/call"
+gcc $flags scripts/checks/examples.c "$work/decode.c" "$work/padded.c" "$work/gradients.c" "$work/inspect.c" $libs -o "$work/call"
 "$work/call" | tee "$work/call.out"
 [ "$(tail -n 3 "$work/call.out" | tr '\n' ',')" = 'entropy 0.634 nats,key 0: 0.670,key 1: 0.330,' ] || { echo "the example inspect of attn.h prints something else"; exit 1; }
 
