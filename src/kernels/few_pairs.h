@@ -5,9 +5,15 @@
  */
 #define UNITS(n) (((n) + 2 * LANES - 1) / (2 * LANES) * LANES) /* of a query */
 
+FN struct ahead few_ahead(const void *rows, int64_t first, int64_t step, int64_t n, int64_t channels)
+{
+    const uintptr_t from = (uintptr_t)rows + (uintptr_t)first * (uintptr_t)step * sizeof(element);
+    return ahead_make((const void *)from, step, n, channels, sizeof(element));
+}
+
 /* LANES keys against R queries, R a literal. */
 FN FORCE void few_dots(const real *q, int64_t q_step, const element *k, int64_t step, int64_t n, int64_t dim, real rest, real *s,
-                       const int R)
+                       struct ahead *ahead, const int R)
 {
     vec acc[FEW_ROWS];
 #pragma GCC unroll 8
@@ -17,6 +23,8 @@ FN FORCE void few_dots(const real *q, int64_t q_step, const element *k, int64_t 
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++) x[i] = v_some(k + (i < n ? i : n - 1) * step + c, dim - c);
         v_transpose(x);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) fetch(ahead);
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
 #pragma GCC unroll 8
@@ -32,18 +40,14 @@ FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile 
     (void)reads;
     const real    *q = (const real *)b->q + r * UNITS(b->dim), rest = split_factor(b->factor).rest;
     const element *k = t->k;
-    for (int64_t j = from; j < to; j += LANES) {
-        /* what comes after the next keys, as in few.h */
-        for (int64_t i = j + 2 * LANES; i < j + 3 * LANES; i++)
-            for (int64_t c = 0; c < b->dim; c += 64 / (int64_t)sizeof(element))
-                __builtin_prefetch((const void *)((uintptr_t)k + ((uintptr_t)i * (uintptr_t)t->k_step + (uintptr_t)c) * sizeof(element)));
-        few_dots(q, UNITS(b->dim), k + j * t->k_step, t->k_step, to - j, b->dim, rest, (real *)b->s + r * ATTN_TILE + j, R);
-    }
+    struct ahead   values = r == 0 && t->v ? few_ahead(t->v, from, t->v_step, to - from, b->value_dim) : ahead_none(k);
+    for (int64_t j = from; j < to; j += LANES)
+        few_dots(q, UNITS(b->dim), k + j * t->k_step, t->k_step, to - j, b->dim, rest, (real *)b->s + r * ATTN_TILE + j, &values, R);
 }
 
 /* W times 2 LANES channels for R queries, over `keys` keys from an even one on; hidden: a weight of -0 leaves its query out. */
 FN FORCE void few_sum(const element *p, const element *x, int64_t step, int64_t keys, int64_t some, real *o, int64_t o_step,
-                      const real *factor, const int R, const int W, const int hidden)
+                      const real *factor, struct ahead *ahead, const int R, const int W, const int hidden)
 {
     vec acc[FEW_ROWS][8];
 #pragma GCC unroll 8
@@ -57,6 +61,7 @@ FN FORCE void few_sum(const element *p, const element *x, int64_t step, int64_t 
             vec even = v_some(x + j * step + 2 * w * LANES, some - 2 * w * LANES), odd = v_set(0);
             if (j + 1 < keys) odd = v_some(x + (j + 1) * step + 2 * w * LANES, some - 2 * w * LANES);
             v_zip(even, odd, &y[2 * w], &y[2 * w + 1]);
+            fetch(ahead), fetch(ahead);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
@@ -85,9 +90,10 @@ FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile 
     const element *p = (const element *)((const real *)b->s + r * ATTN_TILE) + from, *x = (const element *)t->v + from * t->v_step;
     real          *o = (real *)b->part.o + r * WIDE(dim);
     int64_t        c = 0;
+    struct ahead   next = r == 0 ? few_ahead(t->k, ATTN_TILE, t->k_step, ATTN_TILE, b->dim) : ahead_none(x);
     for (; c + 2 * most * LANES <= dim; c += 2 * most * LANES)
-        few_sum(p, x + c, t->v_step, keys, 2 * most * LANES, o + c, WIDE(dim), factor + r, R, most, hidden);
-    for (; c < dim; c += 2 * LANES) few_sum(p, x + c, t->v_step, keys, dim - c, o + c, WIDE(dim), factor + r, R, 1, hidden);
+        few_sum(p, x + c, t->v_step, keys, 2 * most * LANES, o + c, WIDE(dim), factor + r, &next, R, most, hidden);
+    for (; c < dim; c += 2 * LANES) few_sum(p, x + c, t->v_step, keys, dim - c, o + c, WIDE(dim), factor + r, &next, R, 1, hidden);
 }
 
 /* Row r of the weights of the keys from .. to - 1, to up to a whole vector. */
