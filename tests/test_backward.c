@@ -297,7 +297,52 @@ static void refusals(void **state)
     }
 }
 
-/* The formula of the header, for one long head: what work is asked for grows with n and not with n * n, and with threads by a fixed step. */
+/* The bound of the header, by its letters. */
+static double bound(const attn_desc *d, const attn_backward_desc *g, const char *isa)
+{
+    const int    wide = d->q.dtype == ATTN_F64, threads = d->executor ? d->executor->width : 1;
+    const double real = wide ? 8 : 4, D = (double)((d->dim + 15) / 16 * 16), V = (double)((d->value_dim + 15) / 16 * 16);
+    const double rows = strcmp(isa, "scalar") == 0 ? 4
+                                                   : (strncmp(isa, "avx512", 6) == 0 ? 48
+                                                      : strcmp(isa, "avx2") == 0     ? 24
+                                                                                     : 16) /
+                                                         (wide ? 2 : 1);
+    const double G = fmin(8, 192 / rows),
+                 S = real * (rows * (2 * D + 3 * V + 396) + 128 * (D + V)) + 2816 + (d->dropout > 0 ? real * rows * 128 : 0);
+    const double N = (double)(d->batch * d->heads) * ceil((double)d->queries / rows) * rows, M = (double)(d->batch * d->kv_heads * d->keys);
+    const int    bias = g->dbias.data != NULL, by_row = bias && g->dbias.stride[3] == 0 && d->keys > 1;
+    const int    by_key = bias && !by_row && g->dbias.stride[2] == 0 && d->queries > 1;
+    const double C = by_key ? (double)(d->batch * d->heads * d->keys) : 0;
+    const double P = bias && !by_row && !by_key && g->dbias.dtype != (wide ? ATTN_F64 : ATTN_F32)
+                         ? real * (double)(d->batch * d->heads * d->queries * d->keys)
+                         : 0;
+    return 1024 + threads * (G * S + real * rows * 256 + 192) + real * (N * (D + 4) + M * (D + V) + C) + P;
+}
+
+static void work_is_within_the_bound(void **state)
+{
+    (void)state;
+    for (int64_t at = 0; at < 300; at++) {
+        rng  r = rng_make("bound", at);
+        back k;
+        memset(&k, 0, sizeof k);
+        problem_random(&k.p, &r, WITH_EXECUTORS);
+        k.p.d.dropout = at % 3 ? 0 : 0.5;
+        back_make(&k, &r, VIEW_PLAIN);
+        k.g.out = k.g.d_out, k.g.out.dtype = k.p.d.q.dtype;
+        k.g.lse = attn_in_strided(NULL, k.p.d.q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32, (const int64_t[]){0, 0, 0, 0});
+        for (int i = 0; attn_isa_name(i); i++) {
+            size_t bytes;
+            if (!attn_isa_usable(i)) continue;
+            k.p.d.isa = attn_isa_name(i);
+            assert_int_equal(attn_backward_work_bytes(&k.p.d, &k.g, &bytes, NULL), ATTN_OK);
+            if ((double)bytes > bound(&k.p.d, &k.g, k.p.d.isa)) fail_msg("%s: %zu bytes, case %d", k.p.d.isa, bytes, (int)at);
+        }
+        back_free(&k);
+    }
+}
+
+/* For one long head: what work is asked for grows with n and not with n * n, and with threads by a fixed step. */
 static void work_grows_with_queries_and_keys(void **state)
 {
     (void)state;
@@ -329,6 +374,7 @@ int main(void)
         cmocka_unit_test(refusals),
         cmocka_unit_test(a_low_lse_overflows_nothing),
         cmocka_unit_test(work_grows_with_queries_and_keys),
+        cmocka_unit_test(work_is_within_the_bound),
     };
     cmocka_set_test_filter(getenv("ATTN_TEST"));
     return cmocka_run_group_tests_name("backward", tests, NULL, NULL);

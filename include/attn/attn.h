@@ -39,7 +39,7 @@
  *
  * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512 and
  * avx512bf16, 24 for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8 or
- * fewer, as in decoding). parts = 0, unless there are few blocks of `rows` queries per thread (fewer than two, or fewer than four that would leave
+ * fewer, as in decoding); with dropout each slot needs 128 * rows * real more. parts = 0, unless there are few blocks of `rows` queries per thread (fewer than two, or fewer than four that would leave
  * threads idle) and more than 2048 keys: then the threads share the keys, and parts < 8 * executor->width, however many keys there are.
  *
  * Blocks of keys that no query of a block of queries may see are skipped, whichever option hides them: causal costs about half, a window what it
@@ -424,12 +424,12 @@ ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info,
  *
  * Memory: attn_backward_work_bytes() bytes, which grow with queries and keys and not with their product:
  *
- *     bytes <= 128 + slots * (G * slot + real * rows * (128 * (G + 2) + G * (D + V))) + real * (N * (D + 4) + M * (D + V) + C) + P
+ *     bytes <= 1024 + slots * (G * S + real * rows * 256 + 192) + real * (N * (D + 4) + M * (D + V) + C) + P
  *
- * with slots, real, rows, D, V as above (rows of the long blocks: 48, 24, 16, 4), slot = what attn_work_bytes() needs for one slot,
- * G = 192 / rows but at most 8, N = batch * heads * queries, queries rounded up to rows; M = batch * kv_heads * keys;
- * C = batch * heads * keys where dbias is summed over the queries and not over the keys, else 0; P = real * the elements of dbias where it is summed over
- * batch or heads alone and is of a narrower dtype than real, else 0.
+ * with slots, real, D, V as above; rows = 48 for avx512, 24 for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4); G = 192 / rows,
+ * but at most 8; S = real * (rows * (2 * D + 3 * V + 396) + 128 * (D + V)) + 2816, and real * rows * 128 more with dropout; N = batch * heads *
+ * queries, queries rounded up to rows; M = batch * kv_heads * keys; C = batch * heads * keys where dbias is summed over the queries and not over the
+ * keys, else 0; P = real * the elements of dbias where it is summed over batch or heads alone and is of a narrower dtype than real, else 0.
  *
  * The same bits for any number of threads, and for any batch around a batch entry: queries and keys are cut into strips by their numbers alone, each
  * of `strips` rounds pairs every strip of queries with another strip of keys, and no sum is ever shared by two threads. So one batch entry and one head
