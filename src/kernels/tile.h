@@ -493,6 +493,60 @@ FN void drop_weights(const struct attn_block *b, const struct attn_tile *t, int 
         v_store((real *)b->s + at, dropped(v_load((const real *)b->s + at), v_load((const real *)t->drop + at), v_set((real)t->raise)));
 }
 
+#if !PAIRS
+/* Weights of keys from .. to - 1 of vector v against ref, in the place of scores; returns sum and them, in order. */
+FN vec weigh_edge(const struct attn_block *b, int v, int64_t from, int64_t to, vec ref, vec sum)
+{
+    const vec hide = v_set(-(real)INFINITY);
+    for (int64_t j = from; j < to; j++) {
+        real *at = (real *)b->s + j * ROWS + v * LANES;
+        vec   x = v_load(at), p = v_pick(v_eq(x, hide), v_set(-(real)0.0), exp2_plain(v_sub(x, ref)));
+        sum = v_add(sum, p);
+        v_store(at, p);
+    }
+    return sum;
+}
+
+/* Scores and weights of vector v where only the ends of its stretch are hidden from some lanes: fused, as in step_fused, between them. Returns 0, having
+ * changed nothing but s, where that cannot be: it has lanes that are no queries, nearly nothing is clear, or what makes step_fused return 0. */
+FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v, const struct stretch *at, real *factor)
+{
+    struct totals totals;
+    const vec     hide = v_set(-(real)INFINITY);
+    real         *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
+    vec           ref = v_load(top), largest, least, later, none;
+    const int64_t a = (at->clear + 7) / 8 * 8 + (v_any(v_eq(ref, hide)) ? 8 : 0), z = a + (at->clear_end - a) / NB * NB;
+    if (z < a + NB || (v + 1) * LANES > b->m) return 0;
+    const struct stretch first = {at->from, at->clear, a, a}, last = {z, z, at->clear_end, at->to};
+    score_keys(b, t, v, 1, at->from, a, 0);
+    edit_scores(b, t, ATTN_UPTO_BIASED, v, at->from, at->clear);
+    find_reference((real *)b->s + v * LANES, &first, &ref, &largest, &least);
+    v_store(totals.ref, ref);
+    v_store(totals.largest, largest);
+    v_store(totals.least, least);
+    v_store(totals.sum, weigh_edge(b, v, at->from, a, ref, v_set(0)));
+    score_keys(b, t, v, 1, a, z, &totals);
+    score_keys(b, t, v, 1, z, at->to, 0);
+    edit_scores(b, t, ATTN_UPTO_BIASED, v, at->clear_end, at->to);
+    none = ref;
+    find_reference((real *)b->s + v * LANES, &last, &none, &largest, &later);
+    v_store(totals.largest, v_max(largest, v_load(totals.largest)));
+    v_store(totals.least, v_min(later, v_load(totals.least)));
+    v_store(totals.sum, weigh_edge(b, v, z, at->to, ref, v_load(totals.sum)));
+    if (!stays(&totals, 0)) return 0;
+    v_store(top, ref);
+    v_store(sum, v_add(v_load(sum), v_load(totals.sum)));
+    v_store(factor + v * LANES, v_set(1));
+    return 1;
+}
+#else
+FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v, const struct stretch *at, real *factor)
+{
+    (void)b, (void)t, (void)v, (void)at, (void)factor;
+    return 0;
+}
+#endif
+
 FN void step(const struct attn_block *b, const struct attn_tile *t)
 {
     const int edited = t->edit || b->slope || b->cap > 0, wild = take_values(b, t);
@@ -502,10 +556,12 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
         for (int v = 0; v < VECTORS(b); v++) {
             struct stretch s;
             if (!range(b, t, v, &s)) continue;
-            score_keys(b, t, v, 1, s.from, s.to, 0);
-            edit_scores(b, t, ATTN_UPTO_BIASED, v, s.from, edited ? s.to : s.clear);
-            if (!edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, s.clear_end, s.to);
-            if (weigh(b, v, &s, factor)) s.clear = s.clear_end;
+            if (edited || b->shifted || t->drop || !weigh_fused(b, t, v, &s, factor)) {
+                score_keys(b, t, v, 1, s.from, s.to, 0);
+                edit_scores(b, t, ATTN_UPTO_BIASED, v, s.from, edited ? s.to : s.clear);
+                if (!edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, s.clear_end, s.to);
+                if (weigh(b, v, &s, factor)) s.clear = s.clear_end;
+            }
             if (t->drop) drop_weights(b, t, v, s.from, s.to);
             if (!wild) s.clear = s.from, s.clear_end = s.to;
             take_weights(b, v, s.from, s.to);
