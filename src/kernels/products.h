@@ -1,0 +1,185 @@
+/* products.h: both products of tile.h, scores and sums of values, for rows that multiply reals; pairs.h takes its place for pairs of bf16.
+ * SPDX-License-Identifier: MIT
+ *
+ * Included by tile.h, over the same vocabulary.
+ */
+
+/* Row n, which may be past the last one: unsigned, as the address may then be no address at all. */
+static FORCE const real *row_at(const real *k, int64_t step, uint64_t n)
+{
+    return (const real *)((uintptr_t)k + n * (uint64_t)step * sizeof(real));
+}
+
+/* The first number of row i: an address of two registers each, so that all rows of a block need no more than five. */
+static FORCE real pick_row(const real *k, const real *k4, const real *k8, int64_t step, int64_t step3, const int i)
+{
+    const real *at = i < 4 ? k : i < 8 ? k4 : k8;
+    return i % 4 == 3 ? at[step3] : at[i % 4 * step];
+}
+
+/* clang fetches the number of the next key or channel (by the address `next`) while it still needs the last one (y), which is one register more than the
+ * 16 of AVX2, and so it moves accumulators to the stack and back: 23.2 ms in place of 11.0 for 2 heads x 1024 x 1024 x 128. */
+#if defined(__clang__) && defined(__x86_64__) && NV * NB + NV + 1 == 16
+#define IN_TURN(next, y, sum) __asm__ volatile("" : "+r"(next), "+x"(y) : "x"(sum))
+#else
+#define IN_TURN(next, y, sum) (void)0
+#endif
+
+/* A block of NB keys reads a line of memory in so many channels, a block of NB channels in so many keys. */
+enum { PER_LINE = 64 / (int)sizeof(real) >= NB ? 64 / (int)sizeof(real) / NB : 1 };
+
+FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const real *k4, const real *k8, int64_t step, int64_t step3,
+                            const int nk, const int nv)
+{
+    vec x[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) x[v] = v_load(q + v * LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < nk; i++) {
+        vec y = v_set(pick_row(k, k4, k8, step, step3, i));
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_fma(x[v], y, acc[i][v]);
+        IN_TURN(step, y, acc[i][nv - 1]);
+    }
+}
+
+/* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
+ * weights against its reference while they are there. */
+FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
+                          struct totals *totals, struct ahead *ahead)
+{
+    vec acc[NB][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < nk; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    const real   *k4 = row_at(k, step, 4), *k8 = row_at(k, step, 8);
+    const int64_t step3 = opaque((int64_t)(3 * (uint64_t)step));
+    int64_t       left = dim;
+    for (; left >= PER_LINE; left -= PER_LINE) {
+        fetch(ahead);
+#pragma GCC unroll 1
+        for (int i = 0; i < PER_LINE; i++, q += ROWS, k++, k4++, k8++) score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
+    }
+    for (; left > 0; left--, q += ROWS, k++, k4++, k8++) score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
+    if (!totals) {
+#pragma GCC unroll 16
+        for (int i = 0; i < nk; i++)
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, acc[i][v]);
+        return;
+    }
+    const real *c = exp2_c;
+    __asm__(""
+            : "+r"(c)); /* the coefficients are loaded here and not before the loop, where they would push accumulators out of registers */
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) {
+        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
+        vec most = v_load(totals->largest + v * LANES), least = v_load(totals->least + v * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < nk; i++) {
+            vec p = exp2_by(c, v_sub(acc[i][v], ref), v_set(0));
+            most = v_max(acc[i][v], most);
+            least = v_min(acc[i][v], least);
+            sum = v_add(sum, p);
+            v_store(s + i * ROWS + v * LANES, p);
+        }
+        v_store(totals->largest + v * LANES, most);
+        v_store(totals->least + v * LANES, least);
+        v_store(totals->sum + v * LANES, sum);
+    }
+}
+
+/* Keys from .. to - 1 of the tile, nv vectors from vector v0 on. */
+FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, int v0, const int nv, int64_t from, int64_t to,
+                        struct totals *totals)
+{
+    const real  *k = t->k, *q = (const real *)b->q + v0 * LANES;
+    real        *s = (real *)b->s + v0 * LANES;
+    int64_t      j = from;
+    struct ahead values = v0 == 0 && t->v
+                              ? ahead_make((const real *)t->v + from * t->v_step, t->v_step, to - from, b->value_dim, sizeof(real))
+                              : ahead_none(k);
+    for (; j + NB <= to; j += NB) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, &values);
+    for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, &values);
+}
+
+FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real *x, const int nd, const int nv, const int hidden)
+{
+    vec w[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) w[v] = v_load(p + v * LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < nd; i++) {
+        vec y = v_set(x[i]);
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_fma_seen(w[v], y, acc[i][v]) : v_fma(w[v], y, acc[i][v]);
+        if (!hidden) IN_TURN(x, y, acc[i][nv - 1]);
+    }
+}
+
+/* acc += weight * value over the keys from .. to - 1; hidden: lanes with weight -0 are left out. */
+FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
+                         const int hidden, struct ahead *ahead)
+{
+    int64_t j = from;
+    for (; j + PER_LINE <= to; j += PER_LINE) {
+        fetch(ahead);
+#pragma GCC unroll 1
+        for (int i = 0; i < PER_LINE; i++) sum_key(acc, p + (j + i) * ROWS, x + (j + i) * step, nd, nv, hidden);
+    }
+    for (; j < to; j++) sum_key(acc, p + j * ROWS, x + j * step, nd, nv, hidden);
+}
+
+/* nd channels: o = o * factor + sum over the keys of weight * value. */
+FN FORCE void value_block(const real *p, const real *x, int64_t step, const struct stretch *s, const real *factor, real *o, const int nd,
+                          const int nv, struct ahead *ahead)
+{
+    vec acc[NB][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < nd; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    sum_values(acc, p, x, step, s->from, s->clear, nd, nv, 1, ahead);
+    sum_values(acc, p, x, step, s->clear, s->clear_end, nd, nv, 0, ahead);
+    sum_values(acc, p, x, step, s->clear_end, s->to, nd, nv, 1, ahead);
+#pragma GCC unroll 16
+    for (int i = 0; i < nd; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            real *at = o + i * ROWS + v * LANES;
+            v_store(at, v_fma(v_load(at), v_load(factor + v * LANES), acc[i][v]));
+        }
+}
+
+FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv,
+                        const struct stretch *s)
+{
+    const real  *x = t->v, *p = (const real *)b->s + v0 * LANES;
+    real        *o = (real *)b->part.o + v0 * LANES;
+    int64_t      c = 0;
+    struct ahead next =
+        v0 == 0 ? ahead_make((const real *)t->k + ATTN_TILE * t->k_step, t->k_step, ATTN_TILE, b->dim, sizeof(real)) : ahead_none(t->k);
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, NB, nv, &next);
+    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, 1, nv, &next);
+}
+
+/* Values and weights are used as they are; a hidden value may be NaN. */
+FN FORCE int take_values(const struct attn_block *b, const struct attn_tile *t)
+{
+    (void)b, (void)t;
+    return 1;
+}
+
+FN FORCE void take_weights(const struct attn_block *b, int v, int64_t from, int64_t to)
+{
+    (void)b, (void)v, (void)from, (void)to;
+}
+
+/* Whether vector v may keep its reference: no score is so much larger, none is -inf. */
+FN FORCE int stays(const struct totals *totals, int v)
+{
+    vec ref = v_load(totals->ref + v * LANES), none = v_set(-(real)INFINITY);
+    return !v_any(v_lt(v_set(8), v_sub(v_load(totals->largest + v * LANES), ref))) && !v_any(v_eq(ref, none)) &&
+           !v_any(v_eq(v_load(totals->least + v * LANES), none));
+}
