@@ -37,15 +37,20 @@
  *
  *     bytes <= 64 + slots * (real * (rows * (D + 2 * V + 268) + 128 * (D + V)) + 2560) + parts * (real * rows * (V + 2) + 400)
  *
- * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512 and
- * avx512bf16, 24 for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8 or
- * fewer, as in decoding); with dropout each slot needs 128 * rows * real more. parts = 0, unless there are few blocks of `rows` queries per thread (fewer than two, or fewer than four that would leave
- * threads idle) and more than 2048 keys: then the threads share the keys, and parts < 8 * executor->width, however many keys there are.
+ * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512
+ * and avx512bf16, 24 for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8
+ * or fewer, as in decoding); with dropout each slot needs 128 * rows * real more. parts = 0, unless there are few blocks of `rows` queries per
+ * thread (fewer than two, or fewer than four that would leave threads idle) and more than 2048 keys: then the threads share the keys, and
+ * parts < 8 * executor->width, however many keys there are.
  *
- * Blocks of keys that no query of a block of queries may see are skipped, whichever option hides them: causal costs about half, a window what it
- * lets be seen, padding nothing. An innermost stride of 1 lets k and v be read in place in f32 and f64, and in bf16 by avx512bf16; everything
- * else is copied tile by tile.
- * Query heads that share a key head are computed together when the queries are few, so that keys are read once.
+ * What is fast: everything that is one interval of keys per query (causal, window, lengths) skips whole tiles and costs what it lets be seen,
+ * plus half a block at each edge; dims that are multiples of 16; 16 queries or more per key head, query heads of a group counted together, or few
+ * of them, as in decoding, where keys and values are read once per group as they lie, in f16 and bf16 too. An innermost stride of 1 lets k and v
+ * be read in place in f32 and f64, and in bf16 by avx512bf16.
+ * What is not: `allow` and `bias` cost about a fifth more than no mask (tiles in which they hide all are skipped); softcap and ALiBi pass over
+ * every score once more; windows shorter than a few hundred keys pay for their edges; other innermost strides, f16, and bf16 without avx512bf16
+ * are copied or widened tile by tile; f64 has half the lanes; dropout makes its random numbers without vectors; a call of a few queries and keys
+ * takes half a microsecond or more whatever it computes.
  *
  * "avx512bf16" multiplies bf16 inputs in pairs, at up to twice the speed of f32 and without an f32 copy of k and v. Weights are then rounded to
  * bf16 before they are multiplied with v (lse and the weights that are written come from the unrounded ones), and elements of k, v and of q times
@@ -308,8 +313,9 @@ ATTN_API int32_t attn_work_bytes(const attn_desc *desc, size_t *bytes, attn_erro
 /* ---- dropout ---------------------------------------------------------------------------------------------------------------------- */
 
 /* Which weights a run or its gradients with dropout keep: any block of them. A weight's fate is the word of a counter-based generator, Philox 4x32-10
- * (Salmon et al. 2011), and depends on seed, offset and its own batch, head, query and key numbers, and on nothing else: threads, isa, strides, sizes.
- * Keys are counted as in the tensor k. Two runs with one seed and offset drop the same; a training step takes a new offset or seed. In detail:
+ * (Salmon et al. 2011), and depends on seed, offset and its own batch, head, query and key numbers, and on nothing else: threads, isa, strides,
+ * sizes. Keys are counted as in the tensor k. Two runs with one seed and offset drop the same; a training step takes a new offset or seed. In
+ * detail:
  *
  *     philox(c0 c1 c2 c3; key) is the generator's block; 64-bit numbers stand for two words, low word first
  *     A = philox(batch, head; seed)    B = philox(A0A1 xor offset, A2A3 xor query; seed)    C = philox(key / 4, 0; B0B1)
@@ -378,9 +384,10 @@ static inline attn_plan_info attn_plan_info_new(void)
 }
 
 /* Fills *info, as far as info->size says that the caller knows it. Pointers may be NULL as for attn_work_bytes();
- * nothing is run and no thread is used. The prediction plays the run through: threads of equal speed take pieces in the order of the run, each as soon as it is free; memory
- * is no limit, starting costs nothing, a folded number counts as 8 flop. That takes about 0.1 microseconds per piece; more than 2^20 pieces are not
- * played, and then longest_flop, units and critical_flop are upper bounds, speedup a lower one. ATTN_E_MEMORY: no room for a clock per thread.
+ * nothing is run and no thread is used. The prediction plays the run through: threads of equal speed take pieces in the order of the run, each
+ * as soon as it is free; memory is no limit, starting costs nothing, a folded number counts as 8 flop. That takes about 0.1 microseconds per
+ * piece; more than 2^20 pieces are not played, and then longest_flop, units and critical_flop are upper bounds, speedup a lower one.
+ * ATTN_E_MEMORY: no room for a clock per thread.
  *
  * @example plan
  * #include <attn/attn.h>
@@ -419,21 +426,23 @@ ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info,
  * Start from attn_backward_desc_new(); what is not given is not computed. An axis of dbias, dalibi or dsink that has stride 0 and more than one entry
  * is summed over: the strides with which the bias itself is broadcast give the gradient in the bias's own shape.
  *
- * dq of a query that sees nothing, dk and dv of a key that nobody sees, and dbias where nothing is seen are exactly 0, whatever stands there. NaN spreads as
- * in the run: from a query to the gradients of the keys that it sees. Sums are made in the run's arithmetic and rounded once, at the end.
+ * dq of a query that sees nothing, dk and dv of a key that nobody sees, and dbias where nothing is seen are exactly 0, whatever stands there.
+ * NaN spreads as in the run: from a query to the gradients of the keys that it sees. Sums are made in the run's arithmetic and rounded once, at
+ * the end.
  *
  * Memory: attn_backward_work_bytes() bytes, which grow with queries and keys and not with their product:
  *
  *     bytes <= 1024 + slots * (G * S + real * rows * 256 + 192) + real * (N * (D + 4) + M * (D + V) + C) + P
  *
- * with slots, real, D, V as above; rows = 48 for avx512, 24 for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4); G = 192 / rows,
- * but at most 8; S = real * (rows * (2 * D + 3 * V + 396) + 128 * (D + V)) + 2816, and real * rows * 128 more with dropout; N = batch * heads *
- * queries, queries rounded up to rows; M = batch * kv_heads * keys; C = batch * heads * keys where dbias is summed over the queries and not over the
- * keys, else 0; P = real * the elements of dbias where it is summed over batch or heads alone and is of a narrower dtype than real, else 0.
+ * with slots, real, D, V as above; rows = 48 for avx512, 24 for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4); G = 192 /
+ * rows, but at most 8; S = real * (rows * (2 * D + 3 * V + 396) + 128 * (D + V)) + 2816, and real * rows * 128 more with dropout; N = batch *
+ * heads * queries, queries rounded up to rows; M = batch * kv_heads * keys; C = batch * heads * keys where dbias is summed over the queries and
+ * not over the keys, else 0; P = real * the elements of dbias where it is summed over batch or heads alone and is of a narrower dtype than real,
+ * else 0.
  *
  * The same bits for any number of threads, and for any batch around a batch entry: queries and keys are cut into strips by their numbers alone, each
- * of `strips` rounds pairs every strip of queries with another strip of keys, and no sum is ever shared by two threads. So one batch entry and one head
- * keep strips = max(1, min(64, group * queries / (G * rows), keys / 256)) threads busy (keys / 512 from 4096 keys on).
+ * of `strips` rounds pairs every strip of queries with another strip of keys, and no sum is ever shared by two threads. So one batch entry and
+ * one head keep strips = max(1, min(64, group * queries / (G * rows), keys / 256)) threads busy (keys / 512 from 4096 keys on).
  *
  * @example gradients
  * #include <attn/attn.h>
@@ -529,9 +538,9 @@ ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error);
  * and lse, with the masks and options of the run. The run knows nothing of it: its bits stay the same. Start from attn_inspect_desc_new(); an
  * output whose dtype is 0 is not asked for, and only what is asked for is computed: given rows cost as much as they see keys.
  *
- * "Chosen" below: heads[0 .. head_count - 1] and queries[0 .. query_count - 1], in that order (repeats are allowed), or all of them where the list is NULL;
- * the keys are key_first .. key_first + key_count - 1, counted as in `allow`, from the tensor's first (key_count 0: all from key_first on).
- * Every output has the axes (batch, chosen head, ...) and every element of it is written.
+ * "Chosen" below: heads[0 .. head_count - 1] and queries[0 .. query_count - 1], in that order (repeats are allowed), or all of them where the
+ * list is NULL; the keys are key_first .. key_first + key_count - 1, counted as in `allow`, from the tensor's first (key_count 0: all from
+ * key_first on). Every output has the axes (batch, chosen head, ...) and every element of it is written.
  *
  *     values        (.., chosen query, key - key_first)   what values_stage says (ATTN_STAGE_*), as attn_desc.weights
  *     entropy       (.., chosen query)                    - sum_j P ln P, in nats; a sink has no part in it
@@ -543,12 +552,12 @@ ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error);
  *     map_mean      (.., cell row, cell column)           the mean of the weights of a cell over all its pairs, a hidden one counting as 0
  *     map_max       (.., cell row, cell column)           the largest weight of a cell
  *
- * The map has map_rows * map_columns cells. Of n chosen queries, cell row r has those from floor(r n / map_rows) to floor((r + 1) n / map_rows) - 1, counted along
- * the list; of the chosen keys cell columns have theirs by the same rule. There are never more cells than queries or keys, so none is empty.
- * entropy, top, first_mass and window_mass are of whole rows, whatever keys are chosen.
+ * The map has map_rows * map_columns cells. Of n chosen queries, cell row r has those from floor(r n / map_rows) to floor((r + 1) n / map_rows)
+ * - 1, counted along the list; of the chosen keys cell columns have theirs by the same rule. There are never more cells than queries or keys, so
+ * none is empty. entropy, top, first_mass and window_mass are of whole rows, whatever keys are chosen.
  *
- * A query that sees nothing: weights and masses 0, entropy 0. Ranks beyond the keys with a weight above 0 have weight 0 and key -1. A row of NaN gives
- * NaN (keys -1), and so does a cell or key that it reaches.
+ * A query that sees nothing: weights and masses 0, entropy 0. Ranks beyond the keys with a weight above 0 have weight 0 and key -1. A row of NaN
+ * gives NaN (keys -1), and so does a cell or key that it reaches.
  *
  * MEMORY: with slots = the number of threads used, `rows`, real and D as for attn_run(), W = `rows` rounded up to 16, C = the chosen keys, M = the
  * map's cells; the second line only for received (C) and maps (M):
