@@ -27,4 +27,4 @@ def test_the_readme_runs(capsys):
     names: dict = {}
     exec(block, names)
     assert "of equal weight" in capsys.readouterr().out
-    assert names["dq"].shape == names["q"].shape and names["dk"].shape == names["k"].shape
+    assert {name: names["grads"]["d" + name].shape == names[name].shape for name in "qkv"} == dict.fromkeys("qkv", True)
