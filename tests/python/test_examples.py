@@ -27,4 +27,4 @@ def test_the_readme_runs(capsys):
     names: dict = {}
     exec(block, names)
     assert "of equal weight" in capsys.readouterr().out
-    assert {name: names["grads"]["d" + name].shape == names[name].shape for name in "qkv"} == dict.fromkeys("qkv", True)
+    assert {name: names["grads"][name].shape == names[name].shape for name in "qkv"} == dict.fromkeys("qkv", True)
