@@ -48,10 +48,11 @@ static void twist_empty(cli_row *r, unsigned twist)
 static int over_queries(const cli_row *r, double *lse)
 {
     const attn_desc *d = r->desc;
-    const int64_t    b = r->batch, h = r->head, right = d->window && d->window_right >= 0 ? d->window_right : -1;
+    const int64_t    b = r->batch, h = r->head;
     attn_desc        t = *d;
     int64_t          offset = -r->key_start - r->offset, count = r->query_count;
     io_array         room = {0};
+    attn_error       e;
     attn_in *const   in[] = {&t.q, &t.k, &t.allow, &t.bias, &t.alibi};
     const int64_t    at[][2] = {{b, r->kv_head}, {b, h}, {b, h}, {b, h}, {b, h}};
     t.q = d->k, t.k = d->q;
@@ -66,8 +67,8 @@ static int over_queries(const cli_row *r, double *lse)
     t.v = t.k, t.v.stride[3] = 0;
     t.align = 0, t.query_offset = &offset, t.query_count = NULL, t.key_start = NULL, t.key_count = &count;
     t.window = d->window || d->causal;
-    t.window_left = d->causal ? 0 : right; /* key <= place + bound is place >= key - bound */
-    t.window_right = d->window && d->window_left >= 0 ? d->window_left : -1;
+    t.window_left = d->causal || !d->window ? 0 : d->window_right; /* key <= place + bound is place >= key - bound */
+    t.window_right = d->window ? d->window_left : -t.window;
     t.causal = 0;
     t.sink = (attn_in){0}, t.scale = r->scale, t.scale_given = 1;
     const int32_t real = d->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
@@ -75,10 +76,10 @@ static int over_queries(const cli_row *r, double *lse)
     t.out = (attn_out){room.data, {0}, 0, real, 0};
     t.lse = (attn_out){room.data, {0, 0, 1, 0}, 0, real, 0};
     t.weights = (attn_out){0}, t.weights_stage = 0;
-    const int ok = attn_run(&t, NULL) == ATTN_OK;
-    for (int64_t j = 0; j < d->keys; j++) lse[j] = ok ? io_get(&room, j) : NAN;
+    const int code = attn_run(&t, &e) ? out_library(&e) : CLI_OK;
+    for (int64_t j = 0; j < d->keys && !code; j++) lse[j] = io_get(&room, j);
     io_free(&room);
-    return CLI_OK;
+    return code;
 }
 
 /* The same over the heads, from the scores of all of them. */

@@ -65,6 +65,26 @@ static int not_causal(attempt *t)
     return t->desc.causal && !(t->desc.causal = 0);
 }
 
+/* Every query `by` places further on; what is counted from its place in other ways would move too. */
+static int shifted(attempt *t, int64_t by)
+{
+    attn_desc *d = &t->desc;
+    if (!d->causal || d->window || d->alibi.data) return 0;
+    for (int64_t b = 0; b < d->batch; b++) t->counts[b] = seen_offset(d, b) + by;
+    d->query_offset = t->counts, d->align = 0;
+    return 1;
+}
+
+static int strict(attempt *t)
+{
+    return shifted(t, -1);
+}
+
+static int one_later(attempt *t)
+{
+    return shifted(t, 1);
+}
+
 static int no_mask(attempt *t)
 {
     return t->desc.allow.data && (t->desc.allow = (attn_in){0}, 1);
@@ -371,6 +391,8 @@ const cause causes[] = {
     {"causal-top-left", "it is causal there, query 0 on key 0: --causal --align top-left", 0, causal_top_left},
     {"causal-bottom-right", "it is causal there, the last query on the last key: --causal --align bottom-right", 0, causal_bottom_right},
     {"not-causal", "it is not causal there: no --causal", 0, not_causal},
+    {"causal-strict", "causal hides a query's own key too there: the diagonal is off by one", 0, strict},
+    {"causal-later", "causal lets a query see one later key there: the diagonal is off by one", 0, one_later},
     {"mask-ignored", "the mask is not used there: no --allow or --hide", 0, no_mask},
     {"bias-ignored", "the bias is not used there: no --bias", 0, no_bias},
     {"not-scaled", "the scores are not scaled there: --scale 1", 0, unscaled},

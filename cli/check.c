@@ -299,9 +299,9 @@ static void report(const check *k)
         if (k->part[n].want.path) print_part(&k->part[n], n);
     for (int n = 0; n < k->found_count; n++)
         printf("%s  %s: %s\n", n ? "or this     " : "cause       ", k->found[n]->name, k->found[n]->said);
-    if (k->found_count)
-        printf("              it gives the same on all of %d rows\n", k->sampled);
-    else if (k->tried)
+    if (k->found_count && !(k->found[0]->twist & (TWIST_F16 | TWIST_BF16)))
+        printf("              it gives the same on every row that was tried\n");
+    else if (!k->found_count && k->tried)
         printf("cause         no known cause: %d were tried on %d rows\n", k->tried, k->sampled);
 }
 

@@ -93,7 +93,8 @@ SEEN, _ = seen_pairs((B, H, N, M), causal=True, align="bottom_right")
 CAP = 0.8
 HIDE = np.where(KEEP, 0.0, -np.inf)
 PLAIN = reference(Q, K, V)
-DISTANCE = np.abs(np.arange(N)[:, None] + M - N - np.arange(M))
+PLACE = np.arange(N)[:, None] + M - N  # of the queries, bottom-right
+DISTANCE = np.abs(PLACE - np.arange(M))
 FLIPPED = reference(Q, K, V, allow=~KEEP)
 heads_last = lambda x: x.reshape(B, x.shape[1], -1)  # noqa: E731
 
@@ -104,6 +105,8 @@ CASES = {
     "top-left": (["--causal", *BOTTOM], out(causal=True, align="top_left")),
     "causal-top-left": ([], out(causal=True, align="top_left")),
     "causal-bottom-right": ([], out(causal=True, align="bottom_right")),
+    "causal-strict": (["--causal", *BOTTOM], out(allow=np.arange(M) < PLACE)),
+    "causal-later": (["--causal", "--key-count", "8,6", *TOP], out(allow=np.arange(M) <= np.arange(N)[:, None] + 1, key_count=[8, 6])),
     "not-causal": (["--causal", *TOP], PLAIN.out),
     "mask-ignored": (["--allow", KEEP], PLAIN.out),
     "bias-ignored": (["--bias", BIAS], PLAIN.out),
@@ -206,6 +209,20 @@ def test_cause_is_named(tmp_path, name, dtype):
     assert name in names
     if not name.startswith("sums-"):
         assert names == [name] or {name, *names} <= {"empty-mean", "empty-mean-used"}, names
+
+
+@pytest.mark.parametrize("options, seen", [([], PLACE > -1), (["--causal", *BOTTOM], DISTANCE == PLACE - np.arange(M)),
+                                           (["--window", "2,1", *BOTTOM], (np.arange(M) - PLACE <= 1) & (PLACE - np.arange(M) <= 2)),
+                                           (["--causal", "--window=2,4", *BOTTOM], (np.arange(M) <= PLACE) & (PLACE - np.arange(M) <= 2)),
+                                           (["--window=-1,1", *BOTTOM], np.arange(M) - PLACE <= 1)])
+def test_softmax_over_queries_under_masks(tmp_path, options, seen):
+    said, code = run(tmp_path, options, mix(np.nan_to_num(softmax(np.where(seen, scores(), -np.inf), 2))))
+    assert code == 1 and [cause["cause"] for cause in said["causes"]] == ["softmax-over-queries"]
+
+
+def test_all_nan_is_no_known_cause(tmp_path):
+    said, code = run(tmp_path, [], PLAIN.out * np.nan)
+    assert code == 1 and said["causes"] == [] and said["out"]["nan_only_there"] == PLAIN.out.size
 
 
 def test_right_results_have_no_cause(tmp_path):
