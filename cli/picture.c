@@ -136,6 +136,7 @@ typedef struct sheet {
     int64_t         cell, wide, high, left, above, panel_width, panel_height, margin, head, width, height;
     int             scale; /* pixels of a dot of the font */
     int64_t         every; /* rows or columns from one label to the next */
+    int64_t         last;  /* height of the last line where it does not fit beside the scale bar, else 0 */
 } sheet;
 
 enum { LABEL_LETTERS = 12 };
@@ -181,13 +182,14 @@ static sheet plan(const cli_maps *m)
             s.panel_width = s.left + 8 + text_width(m->panel_label[p], 2) + 28;
     s.panel_height = 24 + s.above + 8 + s.high + 26;
     s.width = 2 * s.margin + s.columns * s.panel_width - 28;
-    const char *const lines[] = {m->title, m->said, m->under};
+    const char *const lines[] = {m->title, m->said, m->under, m->last};
     int64_t           wide = 254;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         if (text_width(lines[i], 2) > wide) wide = text_width(lines[i], 2);
     wide += 2 * s.margin;
     if (s.width < wide) s.width = wide;
-    s.height = s.margin + s.head + s.rows * s.panel_height + 60;
+    s.last = *m->last && text_width(m->last, 2) + 2 * s.margin + 300 >= s.width ? 26 : 0;
+    s.height = s.margin + s.head + s.rows * s.panel_height + 60 + s.last;
     return s;
 }
 
@@ -258,9 +260,9 @@ static void draw(const sheet_paper *paper, const sheet *s)
     text(paper, s->margin, s->margin + 48, 2, 1, m->under, soft);
     for (int64_t p = 0; p < m->panels; p++)
         draw_panel(paper, s, s->margin + p % s->columns * s->panel_width, s->margin + s->head + p / s->columns * s->panel_height, p);
-    const int64_t bottom = s->height - 64;
+    const int64_t bottom = s->height - 64 - s->last;
     draw_scale(paper, s, s->width - s->margin - 254, bottom);
-    if (text_width(m->last, 2) + 2 * s->margin + 300 < s->width) text(paper, s->margin, bottom, 2, 1, m->last, soft);
+    text(paper, s->margin, bottom + 2 * s->last, 2, 1, m->last, soft);
 }
 
 int picture_draw(cli_image *image, const cli_maps *m)

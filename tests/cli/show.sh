@@ -39,6 +39,8 @@ printf '<a>\n"&"\n\001\n' > names.txt
 printf '0.5,0.5,0\n1,0,0\n0,0,1\n' > three.csv
 t show --weights three.csv --tokens names.txt --svg three.svg
 grep -o '<text[^>]*>[^<]*</text>' three.svg | sed 's/<[^>]*>//g' | sort | uniq -c | grep '#'
+echo "The last line has a line of its own where the picture is narrow, inside of it:"
+awk -F'[ ()"]' '/^<svg/ { high = $9 } /not why/ { print ($11 > 200 && $11 < high - 10) ? "inside" : $0 }' three.svg
 t show $S:q $S:k $S:v -q --png none/x.png
 t show $S:q $S:k $S:v -q --html none/x.html
 t show $S:q $S:k $S:v -q --html x.html
