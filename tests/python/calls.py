@@ -105,12 +105,12 @@ def strided_out(shape, dtype, how, rng):
     else:
         steps = rng.integers(1, 4, len(shape))
         buffer = np.full([n * step + 1 for n, step in zip(shape, steps)], mark, dtype)
-        view = buffer[tuple(slice(0, n * step, step) for n, step in zip(shape, steps))]
+        view = buffer[(..., *(slice(0, n * step, step) for n, step in zip(shape, steps)))]  # an array even without axes
 
     def check():
         rest = buffer.copy()
         if how not in ("dense", "transposed"):
-            rest[tuple(slice(0, n * step, step) for n, step in zip(shape, steps))] = mark
+            rest[(..., *(slice(0, n * step, step) for n, step in zip(shape, steps)))] = mark
             assert (rest == mark).all(), "elements between the outputs were written"
     return view, check
 
