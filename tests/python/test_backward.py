@@ -185,6 +185,8 @@ def test_nan_that_is_seen(drawn, where):
         return
     target[tuple(int(rng.integers(n)) for n in target.shape)] = np.nan
     want = wanted_gradients(call, d_out, d_lse)
+    if "sink" in want:  # a sink of -inf is none, even where the oracle takes NaN from it
+        want["sink"] = np.where(np.isneginf(call.options["sink"]), 0, want["sink"])
     size = call.reference().size
     for isa in ISAS:
         for name, g in gradients(call, d_out, d_lse, isa=isa).items():
