@@ -38,12 +38,16 @@ static void bash(void)
     cli_option_info o;
     printf("# Completions of attn for bash, made by: attn completion bash\n"
            "_attn() {\n"
-           "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} sub=${COMP_WORDS[1]} names=\n"
+           "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} sub=${COMP_WORDS[1]} names= IFS=$' \\t\\n'\n"
            "    COMPREPLY=()\n"
-           "    if [ \"$COMP_CWORD\" -eq 1 ] || [ \"$COMP_CWORD:$sub\" = 2:help ]; then\n"
-           "        COMPREPLY=($(compgen -W 'help");
+           "    case $COMP_CWORD:$sub in\n"
+           "    1:*) names='help --help --version' ;;\n"
+           "    2:help) names='masks' ;;\n"
+           "    esac\n"
+           "    if [ \"$names\" ]; then\n"
+           "        COMPREPLY=($(compgen -W \"$names");
     for (int s = 0; subcommand_info(s, &bit, &name, &summary, &words); s++) printf(" %s", name);
-    printf(" masks --help --version' -- \"$cur\"))\n"
+    printf("\" -- \"$cur\"))\n"
            "        return\n"
            "    fi\n"
            "    case $sub:$prev in\n");
@@ -59,7 +63,8 @@ static void bash(void)
     }
     printf("    esac\n"
            "    COMPREPLY=($(compgen -W \"$names\" -- \"$cur\"))\n"
-           "    [[ $cur == -* ]] || COMPREPLY+=($(compgen -f -- \"$cur\"))\n"
+           "    IFS=$'\\n'\n" /* a name may hold spaces */
+           "    [ \"$names\" ] || COMPREPLY=($(compgen -f -- \"$cur\"))\n"
            "}\n"
            "complete -o filenames -F _attn attn\n");
 }
@@ -99,6 +104,7 @@ static void zsh(void)
         printf("'");
     }
     printf(")\n"
+           "    (( CURRENT == 2 )) || subcommands+=('masks:who sees whom')\n"
            "    if (( CURRENT == 2 )) || [[ $words[2] == help ]]; then\n"
            "        _describe subcommand subcommands\n"
            "        return\n"

@@ -13,6 +13,7 @@ echo "$*: ${COMPREPLY[*]}"
 END
 ask() { bash ask.bash "$@"; }
 ask attn l
+ask attn m
 ask attn help m
 ask attn run --al
 ask attn run --align ''
@@ -21,7 +22,20 @@ ask attn run --scale ''
 ask attn run -o want_l
 ask attn explain --sort s
 ask attn mask l
+ask attn mask ''
+touch 'two words.npy'
+ask attn mask lint two
+bash -c '. ./attn.bash; COMP_WORDS=(attn run two) COMP_CWORD=2; _attn; echo "${#COMPREPLY[@]} name"'
 ask attn completion z
+echo "zsh:"
+cat > ask.zsh << 'END'
+_describe() { print -r -- "$words: ${(@)${(P)2}%%:*}" }
+_arguments() { print -r -- "$words: ${(M)@:#1:*}" }
+compdef() { }
+words=("$@") CURRENT=$#
+. ./attn.zsh
+END
+for words in 'attn h' 'attn help m' 'attn mask l'; do zsh -f ask.zsh $words; done
 echo "fish:"
 for words in 'attn la' 'attn help ma' 'attn run --align ' 'attn explain --sort s' 'attn completion z'; do
     echo "$words: $(HOME=$PWD fish --no-config -c 'source attn.fish; complete -C $argv[1]' "$words" | cut -f 1 | tr '\n' ' ')"
