@@ -120,6 +120,7 @@ void out_fix(const char *format, ...) __attribute__((format(printf, 1, 2)));    
 void out_divert(FILE *to); /* what this thread says from now on goes there, without notes and names; NULL: to stderr again */
 void out_note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* progress; nothing with --quiet */
 int  out_io(const io_error *e);                                               /* a reader's or writer's failure */
+int  out_index(const char *option, int64_t value, int64_t count);             /* CLI_USAGE unless 0 <= value < count */
 int  out_library(const attn_error *e);                                        /* the library's failure */
 int  out_finish(int code);                                                    /* flushes stdout; CLI_OUTPUT if that failed */
 int  out_colour(void);                                                        /* 1 when stdout is a terminal and nothing forbids colour */
@@ -272,8 +273,9 @@ void compare_block(const cli_view *got, const cli_view *want, double unit, const
 /* `count` strings, the caller's to free with labels_free(); NULL when there is no memory. In format, each the number where its part of
  * `span` numbers from `first` on begins. */
 char **labels_numbers(const char *format, int64_t count, int64_t first, int64_t span);
-/* A line each of a text file, a JSON list in a .json, or the list "tokens" in the metadata of a .safetensors; an exit code, labels_free() in any case. */
-int  labels_read(const char *path, char ***label, int64_t *count);
+/* A line each of a text file, a JSON list in a .json, or the list "tokens" in the metadata of a .safetensors, as many as wanted; nothing where path
+ * is NULL; an exit code, labels_free() in any case. */
+int  labels_read(const char *option, const char *path, int64_t want, char ***label, int64_t *count);
 int  labels_from(const json_t *list, const char *path, char ***label, int64_t *count);
 void labels_free(char **label, int64_t count);
 

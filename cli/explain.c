@@ -57,23 +57,14 @@ static int choose(const char *option, const cli_count *said, int64_t count, int6
     if (count == 0) return out_fail(CLI_FIT, "--%s: there is none to explain", option);
     if (!said->given && count > 1)
         return out_fail(CLI_USAGE, "--%s N is missing: there are %lld, from 0 to %lld", option, (long long)count, (long long)count - 1);
-    if (*at < count) return CLI_OK;
-    return out_fail(CLI_USAGE, "--%s %lld: there are %lld, from 0 to %lld", option, (long long)*at, (long long)count, (long long)count - 1);
-}
-
-static int read_tokens(const char *option, const char *path, int64_t want, char ***token, int64_t *count)
-{
-    if (!path) return CLI_OK;
-    const int code = labels_read(path, token, count);
-    if (code || *count == want) return code;
-    return out_fail(CLI_FIT, "%s %s holds %lld tokens, %lld are needed", option, path, (long long)*count, (long long)want);
+    return out_index(option, *at, count);
 }
 
 static int name_positions(subject *s, const cli_options *o, explain_view *v)
 {
     const attn_desc *d = &s->call->desc;
-    int              code = read_tokens("--tokens", o->token_file, d->keys, &s->token, &s->tokens);
-    if (!code) code = read_tokens("--query-tokens", o->query_token_file, d->queries, &s->query_token, &s->query_tokens);
+    int              code = labels_read("--tokens", o->token_file, d->keys, &s->token, &s->tokens);
+    if (!code) code = labels_read("--query-tokens", o->query_token_file, d->queries, &s->query_token, &s->query_tokens);
     v->token = s->token;
     v->query_token = s->query_token ? s->query_token : d->queries == d->keys && !o->kv_input ? s->token : NULL;
     return code;
@@ -89,9 +80,7 @@ static int look(subject *s, const cli_options *o, explain_view *v, cli_row *r)
     if (!code && o->why.given) code = choose("why", &o->why, d->keys, &why);
     if (!code && o->channels.count > EXPLAIN_CHANNELS)
         code = out_fail(CLI_USAGE, "--channels: %lld given, the table holds %d", (long long)o->channels.count, EXPLAIN_CHANNELS);
-    for (int64_t n = 0; n < o->channels.count && !code; n++)
-        if (o->channels.at[n] >= d->value_dim)
-            code = out_fail(CLI_USAGE, "--channels %lld: there are %lld, from 0 on", (long long)o->channels.at[n], (long long)d->value_dim);
+    for (int64_t n = 0; n < o->channels.count && !code; n++) code = out_index("channels", o->channels.at[n], d->value_dim);
     if (!code) code = name_positions(s, o, v);
     if (!code) code = row_open(r, d, batch, head, row);
     return code;

@@ -44,7 +44,7 @@ int labels_from(const json_t *list, const char *path, char ***label, int64_t *co
     for (int64_t i = 0; i < *count; i++) {
         const char *word = json_string_value(json_array_get(list, (size_t)i));
         (*label)[i] = word ? strdup(word) : NULL;
-        if (!(*label)[i]) return out_fail(CLI_FIT, "%s: token %lld is no text", path, (long long)i);
+        if (!(*label)[i]) return out_fail(CLI_FIT, "%s: token %lld is no text in UTF-8", path, (long long)i);
         clean((*label)[i]);
     }
     return CLI_OK;
@@ -57,33 +57,38 @@ static json_t *lines(FILE *file)
     size_t  room = 0;
     for (ssize_t length; (length = getline(&line, &room, file)) >= 0;) {
         while (length && (line[length - 1] == '\n' || line[length - 1] == '\r')) length--;
-        json_array_append_new(list, json_stringn(line, (size_t)length)); /* NULL for broken UTF-8: then it is no text */
+        json_t *word = json_stringn(line, (size_t)length);
+        json_array_append_new(list, word ? word : json_null()); /* broken UTF-8: no text */
     }
     free(line);
     return list;
 }
 
-int labels_read(const char *path, char ***label, int64_t *count)
+int labels_read(const char *option, const char *path, int64_t want, char ***label, int64_t *count)
 {
-    const char *end = strrchr(path, '.');
-    json_t     *list = NULL;
+    const char  *end = path ? strrchr(path, '.') : NULL;
+    json_t      *list = NULL;
+    json_error_t bad = {0};
     *label = NULL, *count = 0;
+    if (!path) return CLI_OK;
     if (end && strcmp(end, ".safetensors") == 0) {
         io_error  e;
         io_store *store = io_store_open(path, &e);
         if (!store) return out_io(&e);
         const char *text = io_store_metadata(store, "tokens");
-        list = text ? json_loads(text, 0, NULL) : NULL;
+        list = text ? json_loads(text, 0, &bad) : NULL;
         io_store_close(store);
     } else {
         FILE *file = fopen(path, "r");
         if (!file) return out_fail(CLI_INPUT, "%s cannot be opened: %s", path, strerror(errno));
-        list = end && strcmp(end, ".json") == 0 ? json_loadf(file, 0, NULL) : lines(file);
+        list = end && strcmp(end, ".json") == 0 ? json_loadf(file, 0, &bad) : lines(file);
         const int failed = ferror(file);
         fclose(file);
         if (failed) return json_decref(list), out_fail(CLI_INPUT, "%s cannot be read", path);
     }
+    if (!list && *bad.text) return out_fail(CLI_INPUT, "%s: the tokens are not good JSON: %s", path, bad.text);
     const int code = labels_from(list, path, label, count);
     json_decref(list);
-    return code;
+    if (code || *count == want) return code;
+    return out_fail(CLI_FIT, "%s %s holds %lld tokens, %lld are needed", option, path, (long long)*count, (long long)want);
 }

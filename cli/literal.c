@@ -3,6 +3,7 @@
  */
 #include "cli.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,8 +11,9 @@
 static int number(const char **text, double *x)
 {
     char *end;
+    errno = 0;
     *x = strtod(*text, &end);
-    if (end == *text) return -1;
+    if (end == *text || (errno == ERANGE && isinf(*x))) return -1;
     end += strspn(end, " \t");
     const int after = *end == ',' || *end == ';' || *end == 0 ? *end : end[-1] == ' ' || end[-1] == '\t' ? ',' : -1;
     *text = end + (*end == ',' || *end == ';');
@@ -55,6 +57,7 @@ int literal_read(const char *text, io_array *a)
     }
     if (!io_read(text, a, &e)) return CLI_OK;
     const int code = out_io(&e);
-    if (strpbrk(text, ";,")) out_fix("a matrix written out has rows of one length: \"1,0; 0,1\"");
+    if (strpbrk(text, ";,") || (code == CLI_UNSUPPORTED && strchr("+-.0123456789", *text)))
+        out_fix("a matrix written out has numbers that fit f64, in rows of one length: \"1,0; 0,1\"");
     return code;
 }

@@ -197,9 +197,7 @@ static int mask_show(const cli_mask *m)
     const cli_options *o = m->call.options;
     const attn_desc   *d = &m->call.desc;
     const int64_t      b = o->entry.value, h = o->head.value;
-    if (b >= d->batch || h >= d->heads)
-        return out_fail(CLI_USAGE, "--entry %lld --head %lld: there are %lld batch entries and %lld heads, counted from 0", (long long)b,
-                        (long long)h, (long long)d->batch, (long long)d->heads);
+    if (out_index("entry", b, d->batch) || out_index("head", h, d->heads)) return CLI_USAGE;
     if ((m->batches > 1 && !o->entry.given) || (m->heads > 1 && !o->head.given))
         out_note("%lld batch entries and %lld heads may differ; --entry and --head choose which is drawn", (long long)m->batches,
                  (long long)m->heads);

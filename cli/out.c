@@ -77,6 +77,14 @@ int out_io(const io_error *e)
     return out_fail(known ? code[e->status] : CLI_INTERNAL, "%s", e->message);
 }
 
+int out_index(const char *option, int64_t value, int64_t count)
+{
+    if (value < count) return CLI_OK;
+    if (count == 0) return out_fail(CLI_USAGE, "--%s %lld: there is none", option, (long long)value);
+    return out_fail(CLI_USAGE, "--%s %lld: there are %lld, from 0 to %lld", option, (long long)value, (long long)count,
+                    (long long)count - 1);
+}
+
 int out_library(const attn_error *e)
 {
     static const int core[] = {CLI_OK, CLI_FIT, CLI_UNSUPPORTED, CLI_INTERNAL, CLI_OUTPUT, CLI_INTERNAL, CLI_OUTPUT};

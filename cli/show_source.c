@@ -33,18 +33,12 @@ static attn_desc entry_of(attn_desc d, int64_t b)
     return d;
 }
 
-static int check_entry(const cli_options *o, int64_t batch)
-{
-    if (o->entry.value < batch) return CLI_OK;
-    return out_fail(CLI_USAGE, "--entry %lld: there are %lld, from 0 on", (long long)o->entry.value, (long long)batch);
-}
-
 /* Takes one entry of the call; its weights are made when they are asked for. */
 static int take_entry(show_layer *l)
 {
     const attn_desc *whole = &l->from->desc;
     attn_error       e;
-    const int        code = check_entry(l->from->options, whole->batch);
+    const int        code = out_index("entry", l->from->options->entry.value, whole->batch);
     l->batch = whole->batch;
     if (code) return code;
     if (attn_check(whole, &e)) return call_refused(l->from, &e);
@@ -72,7 +66,7 @@ static int open_stored(show_layer *l, const cli_options *o, const char *path)
     a->rank = 4;
     l->heads = l->kv_heads = a->shape[1], l->queries = a->shape[2], l->keys = a->shape[3];
     l->batch = a->shape[0];
-    return check_entry(o, l->batch);
+    return out_index("entry", o->entry.value, l->batch);
 }
 
 static int open_tensors(show_layer *l, const cli_options *o)
@@ -147,8 +141,7 @@ static int choose_heads(cli_show *s)
 {
     const cli_options *o = s->options;
     const int64_t      there = s->layer[0].heads;
-    if (o->head.given && o->head.value >= there)
-        return out_fail(CLI_USAGE, "--head %lld: there are %lld, from 0 on", (long long)o->head.value, (long long)there);
+    if (o->head.given && out_index("head", o->head.value, there)) return CLI_USAGE;
     s->heads = o->head.given ? 1 : there;
     s->head = calloc((size_t)s->heads + 1, sizeof *s->head);
     if (!s->head) return out_fail(CLI_OUTPUT, "no memory");
@@ -172,14 +165,6 @@ static int check_alike(const cli_show *s)
     return CLI_OK;
 }
 
-static int read_tokens(const char *option, const char *path, int64_t want, char ***token, int64_t *count)
-{
-    if (!path) return CLI_OK;
-    const int code = labels_read(path, token, count);
-    if (code || *count == want) return code;
-    return out_fail(CLI_FIT, "%s %s holds %lld tokens, %lld are needed", option, path, (long long)*count, (long long)want);
-}
-
 int show_open(cli_show *s, const cli_options *o)
 {
     memset(s, 0, sizeof *s);
@@ -191,8 +176,8 @@ int show_open(cli_show *s, const cli_options *o)
     for (int64_t n = 0; n < s->layers && !code; n++) code = open_one(&s->layer[n], o, n);
     if (!code) code = check_alike(s);
     if (!code) code = choose_heads(s);
-    if (!code) code = read_tokens("--tokens", o->token_file, s->layer[0].keys, &s->key_token, &s->key_tokens);
-    if (!code) code = read_tokens("--query-tokens", o->query_token_file, s->layer[0].queries, &s->query_token, &s->query_tokens);
+    if (!code) code = labels_read("--tokens", o->token_file, s->layer[0].keys, &s->key_token, &s->key_tokens);
+    if (!code) code = labels_read("--query-tokens", o->query_token_file, s->layer[0].queries, &s->query_token, &s->query_tokens);
     return code;
 }
 
@@ -210,7 +195,7 @@ int show_open_memory(cli_show *s, const cli_options *o, const cli_call *call, co
         l->stored = *weights;
         l->batch = weights->shape[0], l->heads = l->kv_heads = weights->shape[1], l->queries = weights->shape[2],
         l->keys = weights->shape[3];
-        code = check_entry(o, l->batch);
+        code = out_index("entry", o->entry.value, l->batch);
     }
     if (!code) code = check_alike(s);
     return code ? code : choose_heads(s);

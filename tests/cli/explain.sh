@@ -38,6 +38,11 @@ e --entry 0 --head 0 --row 0 --json --digits 2
 e --entry 0 --head 0 --row 0 --causal
 e --entry 0 --head 0 --row 0 --tokens $M
 e --entry 0 --head 0 --row 0 --tokens missing.txt
+printf 'a\n\377\nc\nd\ne' > broken.txt
+e --entry 0 --head 0 --row 0 --tokens broken.txt
+printf '["a",' > broken.json
+e --entry 0 --head 0 --row 0 --tokens broken.json
+q explain --q 1e400,1 --k 1,1 --v 1
 e --entry 0 --head 0 --row 0 --layer 1
 q explain $M --layer 5 --input $M:hidden_states --head 12 --row 0
 q explain $M --layer 5 --input $M:hidden_states --head 0 --row 0 --layout sd
