@@ -368,8 +368,10 @@ static void likely_fix(const cli_call *c)
         out_fix("the result has the dtype of the inputs or f32; leave --out-dtype out");
     else if (d->isa && d->isa == c->options->isa)
         out_fix("attn info lists the instruction sets that this CPU can run");
-    else
+    else if (c->q.path)
         out_fix("compare the shapes above with the options; attn help run explains each");
+    else
+        out_fix("attn help masks says what each option means");
 }
 
 int call_refused(const cli_call *c, const attn_error *e)

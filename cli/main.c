@@ -183,6 +183,8 @@ int main(int argc, char **argv)
         code = no_subcommand(word);
     else if (argc == 2)
         help(stdout);
+    else if (argc > 3)
+        code = out_fail(CLI_USAGE, "help takes one word, a subcommand or masks; %d given", argc - 2);
     else if ((s = find(argv[2])))
         help_of(s);
     else if (strcmp(argv[2], "masks") == 0)

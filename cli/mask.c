@@ -22,10 +22,10 @@ static int sizes_of_files(const cli_options *o, const io_array *given, int64_t s
     for (int n = 0; n < 4; n++) size[n] = -1;
     for (int f = given ? -1 : 0; f < 3; f++) {
         io_array        a = {0};
-        io_error        e;
         const io_array *from = f < 0 ? given : &a;
         if (f >= 0 && !path[f]) continue;
-        if (f >= 0 && io_read(path[f], &a, &e)) return out_io(&e);
+        const int code = f < 0 ? CLI_OK : literal_read(path[f], &a);
+        if (code) return code;
         for (int n = 0; n < from->rank && from->rank <= 4; n++) {
             const int axis = n + 4 - from->rank;
             if (size[axis] < 0 || (size[axis] == 1 && from->shape[n] != 1)) size[axis] = from->shape[n];

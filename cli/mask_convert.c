@@ -126,10 +126,9 @@ static int name_axes(const cli_options *o, const char *path, int from, io_array 
 static int read_mask(const cli_options *o, const char *path, int from, io_array *keep)
 {
     io_array a;
-    io_error e;
     int64_t  index[IO_MAX_RANK] = {0};
-    if (io_read(path, &a, &e)) return out_io(&e);
-    int code = CLI_OK;
+    int      code = literal_read(path, &a);
+    if (code) return code;
     if (forms[from].axes == LENGTHS) {
         code = read_lengths(o, path, from, &a, keep);
         io_free(&a);

@@ -257,7 +257,7 @@ static int refuse(const option_row *row, const char *text)
     char              bounds[64] = "";
     if (bounded && row->high == BIG && row->low > -BIG) snprintf(bounds, sizeof bounds, " from %lld on", (long long)row->low);
     if (bounded && row->high < BIG) snprintf(bounds, sizeof bounds, " from %lld to %lld", (long long)row->low, (long long)row->high);
-    return out_fail(CLI_USAGE, "--%s %s: takes %s%s", row->name, text, what, bounds);
+    return out_fail(CLI_USAGE, "--%s %s: takes %s%s", row->name, *text ? text : "''", what, bounds);
 }
 
 /* Letters to change, insert or delete between two words: what was probably meant. */
@@ -303,6 +303,8 @@ static int unknown(unsigned command, const char *text)
     out_fail(CLI_USAGE, "%s is not an option of this command", text);
     if (best)
         out_fix("did you mean --%s? The command's --help lists all options", best->name);
+    else if (strchr("0123456789.", *name) && length)
+        out_fix("numbers that begin with '-' go behind -- after the options, as in: -- \"-1,0\"");
     else
         out_fix("the command's --help lists its options");
     return CLI_USAGE;
@@ -323,13 +325,13 @@ int options_parse(cli_options *o, unsigned command, int argc, char **argv)
     *letter = 0;
     opterr = 0, optind = 0; /* glibc: begin anew, as a lesson does */
     for (;;) {
-        const int at = optind ? optind : 1, got = getopt_long(argc, argv, letters, names, NULL);
+        const int got = getopt_long(argc, argv, letters, names, NULL);
         if (got < 0) break;
         const option_row *row = NULL;
         for (int i = 0; i < ROWS && got != '?' && got != ':'; i++)
             if (table[i].commands & command && (got == 1000 + i || got == table[i].letter)) row = &table[i];
         if (got == ':') return out_fail(CLI_USAGE, "%s needs a value", argv[optind - 1]);
-        if (!row) return unknown(command, argv[optind > at ? optind - 1 : at]);
+        if (!row) return unknown(command, optopt > 0 && optopt < 1000 ? (char[]){'-', (char)optopt, 0} : argv[optind - 1]);
         if (!take(row, optarg, (char *)o + row->at)) return refuse(row, optarg);
     }
     o->operand = argv + optind;

@@ -125,3 +125,8 @@ t mask convert --bias numbers.csv --to keep -q
 t mask convert --queries 3 --to keep --entry 0
 t mask lint --queries 3 --png x.png
 t mask show --queries 3 --png x.png --json
+echo "Masks that are written out:"
+q mask show --allow "1,0; 1,1; 1,1"
+q mask show --bias "0,-inf,0" --queries 2
+q mask convert "1,0; 1,1" --from sdpa --to mha
+q mask lint --key-count 9 --queries 3

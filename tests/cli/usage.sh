@@ -32,3 +32,10 @@ t layer minilm.safetensors --layer 5
 t layer minilm.safetensors --input minilm.safetensors:hidden_states
 t layer minilm.safetensors --layer 5 --prefix x --input minilm.safetensors:hidden_states
 t demo --head -1
+echo "The word that is wrong is named, wherever it stands:"
+t run -q "-1,0" "1,0; 0,1" "1,0; 0,1"
+t run -q -- "-1,0" "1,0; 0,1" "1,0; 0,1"
+t mask show -qx --queries 3
+t run --row=
+t explain --row=
+t help masks info
