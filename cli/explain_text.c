@@ -71,11 +71,23 @@ static void say_given(const cli_row *r, const explain_view *v)
         (d->causal || d->window) && d->allow.data ? ", " : "", d->allow.data ? "a mask, " : "", d->allow.data ? explain_mask_from(v) : "",
         d->causal || d->window || d->allow.data ? "" : "none");
     if (d->bias.data) say("bias", "added to the scores; -inf hides");
-    if (d->alibi.data) say("alibi", "slope %g: -%g * |key's place - query's place| is added", r->slope, r->slope);
+    if (d->alibi.data) say("alibi", "slope %g: -slope * |key's place - query's place| is added", r->slope);
     say_position(r);
 }
 
 /* ---- what comes out ------------------------------------------------------------------------------------------------------------------ */
+
+/* Which score spoils the row: the first that is NaN or +inf. */
+static void say_spoilt(const cli_row *r, const explain_view *v)
+{
+    char    number[EXPLAIN_CELL], key[48] = "sink";
+    double  x = r->sink;
+    int64_t j = 0;
+    while (j < r->desc->keys && (r->key[j].hidden || r->key[j].score < INFINITY)) j++;
+    if (j < r->desc->keys) snprintf(key, sizeof key, "score of key %lld", (long long)j), x = r->key[j].score;
+    explain_number(number, x, v->digits);
+    say("softmax", "the %s is %s, so that the sum, lse and every weight of this row are NaN", key, number);
+}
 
 static void say_softmax(const cli_row *r, const explain_view *v)
 {
@@ -84,6 +96,10 @@ static void say_softmax(const cli_row *r, const explain_view *v)
     for (int n = 0; n < 6; n++) explain_number(number[n], x[n], v->digits);
     if (r->sum == 0) {
         say("softmax", "%s: the output is 0 and lse is -inf, by definition", r->seen ? "every score is -inf" : "no key is seen");
+        return;
+    }
+    if (isnan(r->sum)) {
+        say_spoilt(r, v);
         return;
     }
     say("max", "%s, the largest score; it is subtracted first, which changes no weight", number[0]);

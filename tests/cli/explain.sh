@@ -19,6 +19,11 @@ for stage in scaled biased; do e --entry 0 --head 3 --row 0 --stage $stage --sof
 echo "Every score is -inf, and one is +inf:"
 q explain --q "1" --k "-inf; -inf" --v "1; 2"
 q explain --q "1" --k "inf; 1" --v "1; 2" --csv
+echo "What makes a row NaN is named:"
+q explain --q "1" --k "1; nan; inf" --v "1; 2; 3" | grep softmax
+q explain --q "1" --k "nan; inf" --v "1; 2" --allow "0,1" --bias "0,1" | grep softmax
+q explain --q "1" --k "nan; 2" --v "1; 2" --allow "0,1" | grep -c softmax
+q explain --q "1" --k "1; 2" --v "1; 2" --sink inf | grep softmax
 echo "A trained layer:"
 # Two decimals: those of a projection differ in the last of f32 from one BLAS kernel to another.
 q explain $M --layer 5 --input $M:hidden_states --head 7 --row 10 --top 5 --tokens $M --sort weight --digits 2 | sed '/^  output/,/^   /{ /^  check/!d; }'
