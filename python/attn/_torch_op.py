@@ -149,7 +149,7 @@ def check(q, k, v):
 
 
 def autocast(*tensors):
-    """What torch.autocast does to its own scaled_dot_productop."""
+    """What torch.autocast does to its own scaled_dot_product_attention."""
     if torch.is_autocast_enabled("cpu"):
         to = torch.get_autocast_dtype("cpu")
         return [x.to(to) if x is not None and x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors]

@@ -22,7 +22,8 @@ layer, a block of queries after the other.
 Alignment is what transformers means: with a cache, the last query stands on the last key. Sequences padded on the left or the right give what
 they give alone. A query that sees no key, as left padding does, gives zeros.
 
-Gradients flow through attn.torch. Attention dropout is refused.
+Gradients flow through attn.torch. Attention dropout, in training, drops what torch.manual_seed() repeats; the weights that are returned are
+those before it.
 
 Tested with transformers 5.24.0, on the CPU.
 """
@@ -37,7 +38,7 @@ from ._hf_mask import Mask, mask
 __all__ = ["register", "capture", "Look", "Mask", "attention_forward", "mask"]
 
 
-def _refuse(query, key, value, attention_mask, dropout, given):
+def _refuse(query, key, value, attention_mask, given):
     """Everything that would be computed wrongly or not at all."""
     for name in ("indices", "block_indices", "sinks"):
         if given.get(name) is not None:
@@ -47,8 +48,6 @@ def _refuse(query, key, value, attention_mask, dropout, given):
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.device.type != "cpu":
             raise ValueError("%s is on %s; libattn computes on the CPU" % (name, tensor.device))
-    if dropout:
-        raise NotImplementedError("attention dropout is %s; it is not supported: set attention_dropout to 0, or call model.eval()" % dropout)
 
 
 def _options(attention_mask, position_bias, query, is_causal):
@@ -101,13 +100,14 @@ def _fill(query, key, value, blocks, wanted):
     return out, weights
 
 
-def _differentiable(query, key, value, blocks, wanted):
-    """The same by the operator that PyTorch can differentiate. Weights have no gradient."""
+def _by_operator(query, key, value, blocks, wanted, dropout):
+    """The same by PyTorch's operator, which can be differentiated and draws numbers for dropout, new ones for each block. Weights have no
+    gradient."""
     from . import torch as front
 
     outs, weights = [], []
     for rows, options in blocks:
-        result = front.attention(query[:, :, rows], key, value, return_weights="weight" if wanted else None, **options)
+        result = front.attention(query[:, :, rows], key, value, dropout=dropout, return_weights="weight" if wanted else None, **options)
         outs.append(result[0] if wanted else result)
         weights += [result[1].detach().to(query.dtype)] if wanted else []
     return torch.cat(outs, 2).transpose(1, 2), torch.cat(weights, 2) if wanted else None
@@ -118,7 +118,7 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
                       s_aux=None, **given):
     """What a layer calls: query (batch, heads, queries, channels), key and value (batch, key heads, keys, channels). Returns the result as
     (batch, queries, heads, channels), and the weights (batch, heads, queries, keys) if output_attentions was asked for, else None."""
-    _refuse(query, key, value, attention_mask, dropout, given)
+    _refuse(query, key, value, attention_mask, given)
     if query.shape[0] != key.shape[0]:  # learned queries, the same for every entry of the batch
         query = query.expand(key.shape[0], -1, -1, -1)
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -128,8 +128,8 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     blocks = _blocks(attention_mask, query.shape[2], options)
     watch(module, query, key, attention_mask, options)
     inputs = (query, key, value, options.get("bias"), s_aux)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
-        return _differentiable(query, key, value, blocks, _weights_wanted(given))
+    if dropout or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)):
+        return _by_operator(query, key, value, blocks, _weights_wanted(given), dropout)
     with torch.no_grad():
         return _fill(query, key, value, blocks, _weights_wanted(given))
 

@@ -263,6 +263,32 @@ def test_a_gradient_in_blocks(monkeypatch):
     tolerance.check("gradient", gradients[1].numpy(), gradients[0].numpy(), np.float32, 8.0, gradient=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"mask_function": lambda batch, head, query, key: key <= query}])
+def test_dropout(options, monkeypatch):
+    """Values of the identity show the weights, each dropped or raised; the second mask has no options and comes in blocks of 8 queries."""
+    monkeypatch.setattr(attn._hf_mask, "MASK_BYTES", 8 * 40)
+    q, k = torch.randn(2, 1, 2, 40, 16, generator=torch.Generator().manual_seed(7))
+    v = torch.eye(40).expand(1, 2, 40, 40).clone().requires_grad_()
+    mask = attn.hf.mask(1, 40, 40, **options)
+
+    def layer(seed, dropout=0.25):
+        torch.manual_seed(seed)
+        out, weights = attn.hf.attention_forward(Layer, q, k, v, mask, dropout=dropout, output_attentions=True)
+        return out.transpose(1, 2), weights
+
+    out, weights = layer(1)
+    kept, seen = out.detach() != 0, weights > 0
+    close("raised", out.detach(), torch.where(kept, weights / 0.75, 0.0))
+    assert torch.equal(seen, torch.ones(40, 40).tril().bool().expand_as(seen)) and torch.equal(weights, layer(2, 0.0)[1])
+    assert 0.7 < kept[seen].float().mean() < 0.8  # of 1640: 0.75 and nearly five deviations
+    assert not torch.equal(kept[..., 24:32, :25], kept[..., 32:40, :25])
+    assert torch.equal(layer(1)[0], out) and not torch.equal(layer(2)[0], out)
+    out[..., 0].sum().backward()
+    close("gradient", v.grad[..., 0], out.detach().sum(2))
+    with torch.no_grad():
+        assert torch.equal(layer(1)[0], out)
+
+
 # ---- what is refused ----------------------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +298,6 @@ def call(**given):
 
 
 @pytest.mark.parametrize("given, sentence", [
-    (dict(dropout=0.1), "model.eval"),
     (dict(indices=torch.zeros(1)), "indices"),
     (dict(sinks=torch.zeros(1)), "sinks"),
     (dict(attention_mask=None, cu_seq_lens_q=torch.zeros(1)), "cu_seq_lens_q"),
