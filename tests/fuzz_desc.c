@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 __extension__ typedef __int128 wide;
 
-enum { ROOM = 1 << 16, SMALL = 64, OPERANDS = 20 };
+enum { ROOM = 1 << 16, SMALL = 64, OPERANDS = 30 };
 
 static const uint8_t *input;
 static size_t         left;
@@ -85,12 +85,13 @@ static void choose_strides(int64_t stride[4], const int64_t size[4], const int p
     if (way == 6) stride[byte() % 4] += (int8_t)byte();
 }
 
-/* A block that the view spans exactly, and where element 0 lies in it; 0 if it is too large for one. */
+/* A block that the view spans exactly, and where element 0 lies in it; 0 if it is too large for one. present: 2 for an axis that a step of 0
+ * makes one of one entry. */
 static int span(const int64_t stride[4], const int64_t size[4], const int present[4], size_t width, size_t *bytes, size_t *origin)
 {
     wide low = 0, high = 0;
     for (int a = 0; a < 4; a++) {
-        if (!present[a]) continue;
+        if (!present[a] || (present[a] == 2 && stride[a] == 0)) continue;
         if (size[a] < 0) return 0;
         if (size[a] == 0) return *bytes = *origin = 0, 1;
     }
@@ -298,6 +299,60 @@ static void inspect(const attn_desc *d)
     free(work), free((void *)w.heads), free((void *)w.queries);
 }
 
+/* ---- gradients ------------------------------------------------------------------------------------------------------------------------- */
+
+static void choose_gradients(attn_backward_desc *g, const attn_desc *d)
+{
+    const int     all[4] = {1, 1, 1, 1}, three[4] = {1, 1, 1, 0}, sums[4] = {2, 2, 2, 2}, two[4] = {2, 2, 0, 0}, one[4] = {0, 2, 0, 0};
+    const int32_t real = d->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    const int64_t qs[4] = {d->batch, d->heads, d->queries, d->dim}, os[4] = {d->batch, d->heads, d->queries, d->value_dim},
+                  ks[4] = {d->batch, d->kv_heads, d->keys, d->dim}, vs[4] = {d->batch, d->kv_heads, d->keys, d->value_dim},
+                  ms[4] = {d->batch, d->heads, d->queries, d->keys};
+    *g = attn_backward_desc_new();
+    choose_view((attn_out *)&g->out, 0, 1, byte() % 2 ? real : d->q.dtype, os, all);
+    choose_view((attn_out *)&g->lse, 0, 1, real, os, three), choose_view((attn_out *)&g->d_out, 0, 1, d->q.dtype, os, all);
+    choose_view((attn_out *)&g->d_lse, 0, 0, real, os, three);
+    choose_view(&g->dq, 1, 0, byte() % 2 ? real : d->q.dtype, qs, all), choose_view(&g->dk, 1, 0, d->q.dtype, ks, all);
+    choose_view(&g->dv, 1, 0, d->q.dtype, vs, all), choose_view(&g->dbias, 1, 0, byte() % 2 ? real : d->q.dtype, ms, sums);
+    choose_view(&g->dsink, 1, 0, real, ms, one), choose_view(&g->dalibi, 1, 0, real, ms, two);
+    /* mostly no gradient of what the run has not, but a sum over axes as the bias has them */
+    if (!d->bias.data && byte() < 250) memset(&g->dbias, 0, sizeof g->dbias);
+    if (!d->sink.data && byte() < 250) memset(&g->dsink, 0, sizeof g->dsink);
+    if (!d->alibi.data && byte() < 250) memset(&g->dalibi, 0, sizeof g->dalibi);
+    uint8_t summed = byte();
+    for (int a = 0; g->dbias.data && summed < 64 && a < 4; a++)
+        if (summed >> a & 1 && ms[a] > 0) g->dbias.stride[a] = 0;
+    g->accumulate = choose_switch();
+    if (byte() > 250) g->reserved = byte();
+}
+
+/* As inspect(). */
+static void backward(attn_desc *d)
+{
+    attn_backward_desc g;
+    attn_error         e;
+    size_t             bytes = 0;
+    choose_gradients(&g, d);
+    uint8_t rate = byte();
+    d->dropout = rate < 128 ? 0 : rate < 250 ? (rate - 128) / 121.0 : rate - 252.0;
+    int32_t code = attn_backward_work_bytes(d, &g, &bytes, &e);
+    void   *work = NULL;
+    if (code == ATTN_OK && bytes <= 1 << 24 && byte() % 2) g.work = work = malloc(bytes + 1), g.work_bytes = bytes;
+    if (code || (small_enough(d) && bytes <= 1 << 28)) {
+        int32_t ran = attn_backward(d, &g, &e);
+        promise(e.status == ran && (ran == ATTN_OK) == !e.message[0], "a sentence exactly when there is a fault");
+        promise(!code || ran, "what attn_backward_work_bytes refuses is refused");
+        promise(ran == ATTN_OK || outputs_untouched(), "a refusal writes nothing");
+    }
+    free(work);
+}
+
+/* What was an output may hold anything from here on. */
+static void forget_outputs(void)
+{
+    for (int i = 0; i < made; i++) operands[i].output = 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     attn_desc     d;
@@ -320,9 +375,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             promise(code == ATTN_OK || code == ATTN_E_WORK || code == ATTN_E_MEMORY, "what was checked runs");
         if (code) promise(outputs_untouched(), "a refusal writes nothing");
     }
-    const int before = made;
-    for (int i = 0; i < before; i++) operands[i].output = 0; /* of the run: they may hold anything now */
+    forget_outputs();
     inspect(&d);
+    forget_outputs();
+    backward(&d);
     for (int i = 0; i < made; i++) free(operands[i].block);
     free((void *)d.query_offset), free((void *)d.query_count), free((void *)d.key_count), free((void *)d.key_start);
     free(work);

@@ -423,8 +423,9 @@ ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info,
  *
  * with r = 1; with dropout 1 / (1 - dropout) for a weight that is kept and 0 for one that is not.
  *
- * Start from attn_backward_desc_new(); what is not given is not computed. An axis of dbias, dalibi or dsink that has stride 0 and more than one entry
- * is summed over: the strides with which the bias itself is broadcast give the gradient in the bias's own shape.
+ * Start from attn_backward_desc_new(); what is not given is not computed. An axis of dbias, dalibi or dsink that has stride 0 is summed over and
+ * holds one number, also where it is empty and the sum 0: the strides with which the bias itself is broadcast give the gradient in the bias's
+ * own shape.
  *
  * dq of a query that sees nothing, dk and dv of a key that nobody sees, and dbias where nothing is seen are exactly 0, whatever stands there.
  * NaN spreads as in the run: from a query to the gradients of the keys that it sees. Sums are made in the run's arithmetic and rounded once, at
@@ -443,6 +444,8 @@ ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info,
  * The same bits for any number of threads, and for any batch around a batch entry: queries and keys are cut into strips by their numbers alone, each
  * of `strips` rounds pairs every strip of queries with another strip of keys, and no sum is ever shared by two threads. So one batch entry and
  * one head keep strips = max(1, min(64, group * queries / (G * rows), keys / 256)) threads busy (keys / 512 from 4096 keys on).
+ * That is one where group * queries is small: unlike a run, the gradients of one query over a long cache share no keys between threads, only
+ * batch entries and key heads.
  *
  * @example gradients
  * #include <attn/attn.h>
