@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: MIT
 . "$(dirname "$0")/lib.sh"
 build_main
+build build attn_bench_shared
 venv=.venv-frameworks list=tests/frameworks/requirements.txt
 cmp -s $list $venv/requirements.txt || {
     rm -rf $venv
