@@ -202,7 +202,8 @@ static int mask_show(const cli_mask *m)
         out_note("%lld batch entries and %lld heads may differ; --entry and --head choose which is drawn", (long long)m->batches,
                  (long long)m->heads);
     if (o->json) return print_rows(d, b, h);
-    if (o->png || o->svg || d->keys > 100 || d->queries > 200) return draw_cells(m, b, h);
+    const int64_t wide = picture_columns() - 14; /* beside the numbers of a row */
+    if (o->png || o->svg || d->keys > (wide < 100 ? wide : 100) || d->queries > 200) return draw_cells(m, b, h);
     return draw_places(d, b, h);
 }
 

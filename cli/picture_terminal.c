@@ -80,7 +80,7 @@ void picture_terminal(const cli_maps *maps, int64_t panel, int colours)
     static const char shade[] = " .:-=+*#%@";
     cli_maps          m = *maps;
     const int64_t     room = picture_columns() - 17;
-    const int         width = 3 * m.columns <= room || m.columns <= 26 ? 3 : 2 * m.columns <= room ? 2 : 1;
+    const int         width = 3 * m.columns <= room ? 3 : 2 * m.columns <= room ? 2 : 1;
     const float      *cell = m.cell + panel * m.rows * m.columns;
     int64_t           unknown = 0;
     m.top = picture_top(maps);

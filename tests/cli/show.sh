@@ -22,6 +22,12 @@ on "env COLORTERM="
 on "env COLORTERM= TERM=xterm"
 on "env COLORTERM=truecolor NO_COLOR=1"
 on "env TERM=dumb"
+echo "A picture is no wider than a narrow terminal:"
+narrow() { NO_COLOR=1 script -qec "stty cols $1 < /dev/tty; \"$ATTN\" $2" .typescript < /dev/null | tr -d '\r' | grep -E '^ +[0-9]+ ' | awk -v most="$1" '{ if (length($0) > wide) wide = length($0) } END { print wide, (wide > 17 && wide <= most) }'; }
+narrow 50 "show $M --layer 5 --input $M:hidden_states --head 7 --colour plain -q"
+narrow 70 "show $M --layer 5 --input $M:hidden_states --head 7 --colour plain -q"
+narrow 50 "mask show --queries 60 --causal"
+narrow 80 "mask show --queries 60 --causal"
 printf '1,0\nnan,1\n' > nan.csv
 for colour in plain 16 256 true; do "$ATTN" show --weights nan.csv -q --colour $colour | sed -n '7,9p' | tr '\033' 'E'; done
 echo "Down-sampled:"
