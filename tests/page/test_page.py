@@ -226,12 +226,14 @@ def test_a_long_page_is_sampled_and_says_so(browser, tmp_path):
     close(r["weight"], weight[:, 500:500 + r["rows"], 400:400 + r["columns"]], size)
     browser.open(page)
     assert "down-sampled" in browser.text("#sampled") and browser.run("document.getElementById('sampled').hidden") is False
+    assert "rows of the exact places" in browser.text("#tip")  # a row of the map has no table
     browser.mouse("mouseMoved", *browser.cell(100, 3))
     assert browser.text("#tip").split("\n")[0].endswith(f"queries {cut[100]} to {cut[101] - 1}, keys {cut[3]} to {cut[4] - 1}")
     mean, largest = (number(x.split()[1]) for x in browser.text("#tip").split("\n")[1].split(", "))
     assert mean == pytest.approx(layer["map"]["mean"][0, 100, 3], rel=1e-3) and largest == pytest.approx(layer["map"]["max"][0, 100, 3], rel=1e-3)
     browser.choose("#value", "max")
     browser.run("document.getElementById('zoom').click()")
+    assert "click a row" in browser.text("#tip")
     browser.mouse("mouseMoved", *browser.cell(1, 2))
     assert "query 501 reads key 402" in browser.text("#tip")
     browser.click(*browser.cell(1, 2))
