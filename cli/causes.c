@@ -449,7 +449,7 @@ const cause causes[] = {
     {"weights-scaled", "these are no weights but scaled scores", TWIST_STAGE_SCALED, has_weights},
     {"weights-capped", "these are no weights but capped scores", TWIST_STAGE_CAPPED, has_weights_and_cap},
     {"weights-biased", "these are no weights but biased scores", TWIST_STAGE_BIASED, has_weights_and_more},
-    {"sums-f16", "sums are kept in f16 there: the errors are of that size", TWIST_F16, has_out},
-    {"sums-bf16", "sums are kept in bf16 there: the errors are of that size", TWIST_BF16, has_out},
+    {"sums-f16", "sums, or what is between them, are kept in f16 there: the errors are of that size", TWIST_F16, has_out},
+    {"sums-bf16", "sums, or what is between them, are kept in bf16 there: the errors are of that size", TWIST_BF16, has_out},
     {NULL, NULL, 0, NULL},
 };
