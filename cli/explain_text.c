@@ -105,7 +105,9 @@ static void say_softmax(const cli_row *r, const explain_view *v)
     say("max", "%s, the largest score; it is subtracted first, which changes no weight", number[0]);
     say("sum", "%s of the exponentials%s; lse = max + ln sum = %s", number[1], r->sink_exp > 0 ? ", the sink's too" : "", number[2]);
     if (r->sink_exp > 0) say("weights", "%s on keys; the rest is the sink's, which has no value", number[3]);
-    if (r->weights != 0) say("entropy", "%s nats: as spread out as %s keys of equal weight", number[4], number[5]);
+    if (r->weights != 0)
+        say("entropy", "%s nats%s as spread out as %s keys of equal weight", number[4],
+            r->sink_exp > 0 ? "; the keys' weights, made to sum to 1, are" : ":", number[5]);
 }
 
 static void say_output(const cli_row *r, const explain_view *v)
