@@ -75,14 +75,16 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) {
         vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
-        vec least = v_load(totals->least + v * LANES);
+        vec most = v_load(totals->largest + v * LANES), least = v_load(totals->least + v * LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++) {
             vec p = exp2_by(c, v_sub(acc[i][v], ref), v_set(0));
+            most = v_max(acc[i][v], most);
             least = v_min(acc[i][v], least);
             sum = v_add(sum, p);
             v_store(s + i * ROWS + v * LANES, p);
         }
+        v_store(totals->largest + v * LANES, most);
         v_store(totals->least + v * LANES, least);
         v_store(totals->sum + v * LANES, sum);
     }
@@ -174,11 +176,10 @@ FN FORCE void take_weights(const struct attn_block *b, int v, int64_t from, int6
     (void)b, (void)v, (void)from, (void)to;
 }
 
-/* Whether vector v may keep its reference: no weight, as their sum is less, comes near 2^16, no score is -inf or NaN. */
+/* Whether vector v may keep its reference: no score is so much larger, none is -inf. */
 FN FORCE int stays(const struct totals *totals, int v)
 {
-    const vec none = v_set(-(real)INFINITY), zero = v_set(0);
-    const vec small = v_pick(v_lt(v_load(totals->sum + v * LANES), v_set(65000)), v_set(1), zero);
-    return !v_any(v_eq(small, zero)) && !v_any(v_eq(v_load(totals->ref + v * LANES), none)) &&
+    vec ref = v_load(totals->ref + v * LANES), none = v_set(-(real)INFINITY);
+    return !v_any(v_lt(v_set(8), v_sub(v_load(totals->largest + v * LANES), ref))) && !v_any(v_eq(ref, none)) &&
            !v_any(v_eq(v_load(totals->least + v * LANES), none));
 }

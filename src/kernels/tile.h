@@ -44,10 +44,10 @@ typedef real element; /* of keys and values in memory */
 
 /* ---- the two products ------------------------------------------------------------------------------------------------------------- */
 
-/* What the exponentials of a tile need and leave, per lane: the reference, the least score, and the sum of the weights, which also
- * tells that no weight is so large that the reference must follow. */
+/* What the exponentials of a tile need and leave, per lane: the reference, the largest and the least score, and the sum of the weights. */
 struct totals {
     real ref[ROWS] __attribute__((aligned(64)));
+    real largest[ROWS] __attribute__((aligned(64)));
     real least[ROWS] __attribute__((aligned(64)));
     real sum[ROWS] __attribute__((aligned(64)));
 };
@@ -291,6 +291,7 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
         }
         take_weights(b, v, 0, done);
         v_store(totals.ref + v * LANES, ref);
+        v_store(totals.largest + v * LANES, largest);
         v_store(totals.least + v * LANES, least);
         v_store(totals.sum + v * LANES, sum);
     }
@@ -343,6 +344,7 @@ FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v,
     edit_scores(b, t, ATTN_UPTO_BIASED, v, at->from, at->clear);
     find_reference((real *)b->s + v * LANES, &first, &ref, &largest, &least);
     v_store(totals.ref, ref);
+    v_store(totals.largest, largest);
     v_store(totals.least, least);
     v_store(totals.sum, weigh_edge(b, v, at->from, a, ref, v_set(0)));
     score_keys(b, t, v, 1, a, z, &totals);
@@ -350,6 +352,7 @@ FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v,
     edit_scores(b, t, ATTN_UPTO_BIASED, v, at->clear_end, at->to);
     none = ref;
     find_reference((real *)b->s + v * LANES, &last, &none, &largest, &later);
+    v_store(totals.largest, v_max(largest, v_load(totals.largest)));
     v_store(totals.least, v_min(later, v_load(totals.least)));
     v_store(totals.sum, weigh_edge(b, v, z, at->to, ref, v_load(totals.sum)));
     if (!stays(&totals, 0)) return 0;
