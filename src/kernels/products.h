@@ -176,7 +176,8 @@ FN FORCE void take_weights(const struct attn_block *b, int v, int64_t from, int6
     (void)b, (void)v, (void)from, (void)to;
 }
 
-/* Whether vector v may keep its reference: no score is so much larger, none is -inf. */
+/* Whether vector v may keep its reference: no score is so much larger, none is -inf. (The sum of the weights cannot tell: of a score that is far
+ * larger v_scale makes anything.) */
 FN FORCE int stays(const struct totals *totals, int v)
 {
     vec ref = v_load(totals->ref + v * LANES), none = v_set(-(real)INFINITY);
