@@ -82,13 +82,23 @@ static void close_maps(drawing *d)
     free(d->cell);
 }
 
+/* The end of a long name: files of layers differ there. */
+static const char *ending(const char *name)
+{
+    enum { SHOWN = 24 };
+    const size_t length = strlen(name);
+    if (length > SHOWN) name += length - SHOWN;
+    while ((*name & 0xC0) == 0x80) name++; /* not within a character */
+    return name;
+}
+
 static int name_panels(const cli_show *s, char **label)
 {
     for (int64_t n = 0; n < s->heads * s->layers; n++) {
         const show_layer *l = &s->layer[n % s->layers];
         const int64_t     h = s->head[n / s->layers];
         char              text[200] = "";
-        if (s->layers > 1) add(text, sizeof text, "%.20s, ", l->name);
+        if (s->layers > 1) add(text, sizeof text, "%s, ", ending(l->name));
         add(text, sizeof text, "head %lld", (long long)h);
         if (l->kv_heads != l->heads) add(text, sizeof text, " (key head %lld)", (long long)(h / (l->heads / l->kv_heads)));
         free(label[n]);

@@ -47,6 +47,9 @@ t show --weights three.csv --tokens names.txt --svg three.svg
 grep -o '<text[^>]*>[^<]*</text>' three.svg | sed 's/<[^>]*>//g' | sort | uniq -c | grep '#'
 echo "The last line has a line of its own where the picture is narrow, inside of it:"
 awk -F'[ ()"]' '/^<svg/ { high = $9 } /not why/ { print ($11 > 200 && $11 < high - 10) ? "inside" : $0 }' three.svg
+cp three.csv attentions-of-the-model-0.csv; cp three.csv attentions-of-the-model-1.csv
+"$ATTN" show --weights attentions-of-the-model-0.csv attentions-of-the-model-1.csv --svg two.svg
+grep -o '>[^<]*head 0<' two.svg
 t show $S:q $S:k $S:v -q --png none/x.png
 t show $S:q $S:k $S:v -q --html none/x.html
 t show $S:q $S:k $S:v -q --html x.html
