@@ -3,6 +3,7 @@ SPDX-License-Identifier: MIT
 """
 import contextvars
 import re
+import reprlib
 from typing import Any, Dict, List, Optional, Sequence, Union
 
 import torch
@@ -26,7 +27,7 @@ class Look(Dict[str, torch.Tensor]):
 
     def __repr__(self) -> str:
         return "Look(%s, layer %s, heads %s, rows %s: %s)" % (
-            self.name, self.layer, self.heads, self.rows, ", ".join("%s %s" % (key, tuple(x.shape)) for key, x in self.items()))
+            self.name, self.layer, reprlib.repr(self.heads), reprlib.repr(self.rows), ", ".join("%s %s" % (key, tuple(x.shape)) for key, x in self.items()))
 
 
 def number(module, name):

@@ -365,6 +365,7 @@ def test_capture_switches_and_switches_back():
         want = model(**inputs, output_attentions=True).attentions
         with attn.hf.capture(model) as seen:
             model(**inputs)
+    assert "heads [0, 1, 2, 3], rows [0, 1, 2, 3, 4, 5, ...]: values (3, 4, 11, 11)" in repr(seen[0])
     assert model.config._attn_implementation == "eager" and [look.layer for look in seen] == [0, 1]
     for look, weights in zip(seen, want):
         close("values", look["values"], weights)

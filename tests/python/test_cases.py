@@ -1,5 +1,5 @@
 """Every case that was made after a fault reported against some attention, its memory layout included, on every isa. Cases of packed
-sequences are not run, nor is what a case says about gradients checked: the library has neither.
+sequences are not run, as the library has none; what a case says about gradients is test_backward.py's.
 SPDX-License-Identifier: MIT
 """
 import glob
