@@ -96,8 +96,16 @@ def _of_dlpack(name, array):
     return Operand((array, capsule), (t.data or 0) + t.byte_offset, shape, steps, code, kind)
 
 
+def no_tangent(name, tensor):
+    """Refuses what torch.func.jvp() and others hand in: the result would have no tangent, which they take for one of 0."""
+    forward = sys.modules["torch"].autograd.forward_ad
+    if forward._current_level >= 0 and forward.unpack_dual(tensor).tangent is not None:
+        raise NotImplementedError("%s carries a forward-mode derivative (jvp), and the library has none: use backward()" % name)
+
+
 def _plain(name, tensor):
     """The tensor without its history, which may be dropped only where PyTorch does not record."""
+    no_tangent(name, tensor)
     if not tensor.requires_grad and not tensor.is_neg():
         return tensor
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():

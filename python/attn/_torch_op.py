@@ -148,6 +148,14 @@ def check(q, k, v):
         refuse(x.layout != torch.strided, "%s has layout %s; it must be strided, not sparse or nested", name, x.layout)
 
 
+def run(*arguments):
+    """The operator, whose arguments still show what is lost inside it."""
+    for x in arguments:
+        if isinstance(x, Tensor):
+            _arrays.no_tangent("an argument", x)
+    return op(*arguments)
+
+
 def autocast(*tensors):
     """What torch.autocast does to its own scaled_dot_product_attention."""
     if torch.is_autocast_enabled("cpu"):
@@ -184,7 +192,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Optional[Tensor] = None,
     counts = [x if x is None or isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int64)
               for x in (query_offset, query_count, key_count, key_start)]
     sides = None if window is None else [-1 if side is None else side for side in window]
-    out, lse, weights = op(q, k, v, bias, allow, alibi, sink, *counts, causal, align, sides, scale, float(softcap), float(dropout),
+    out, lse, weights = run(q, k, v, bias, allow, alibi, sink, *counts, causal, align, sides, scale, float(softcap), float(dropout),
                            seed_of(dropout, dropout_seed, dropout_offset), return_weights, threads)
     results = [out] + ([lse] if return_lse else []) + ([weights] if return_weights is not None else [])
     return out if len(results) == 1 else tuple(results)

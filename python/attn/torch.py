@@ -3,7 +3,8 @@ SPDX-License-Identifier: MIT
 
 scaled_dot_product_attention() has the arguments and the meaning of torch.nn.functional's; MultiheadAttention those of torch.nn's;
 attention() has all that attn.attention() has. They are one operator of torch.library, `attn::attention`, so that torch.compile and
-torch.export take a call as it is.
+torch.export take a call as it is. First derivatives by autograd; torch.vmap, torch.func's transforms, forward mode and second derivatives are
+refused.
 
 >>> import torch, attn.torch
 >>> q, k, v = torch.tensor([[1.0, 0.0]]), torch.eye(2), 10 * torch.eye(2)
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from ._multihead import MultiheadAttention
-from ._torch_op import attention, autocast, check, op, refuse, seed_of
+from ._torch_op import attention, autocast, check, refuse, run, seed_of
 
 __all__ = ["attention", "scaled_dot_product_attention", "MultiheadAttention"]
 
@@ -92,7 +93,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     bias, allow, causal, align = _mask_arguments(attn_mask, is_causal, outer, query.shape[-2], key.shape[-2])
     if len(outer) > 1:
         query, key, value = (_flatten(x, outer) for x in (query, key, value))
-    out = op(query, key, value, bias, allow, None, None, None, None, None, None, causal, align, None, scale, 0.0, float(dropout_p),
+    out = run(query, key, value, bias, allow, None, None, None, None, None, None, causal, align, None, scale, 0.0, float(dropout_p),
              seed_of(dropout_p), None, None)[0]
     if len(outer) > 1:
         out = out.unflatten(0, outer)

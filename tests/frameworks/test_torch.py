@@ -268,6 +268,17 @@ def test_vmap_is_refused():
         torch.vmap(sdpa)(*tensors)
 
 
+@pytest.mark.parametrize("function", [
+    lambda x, q: sdpa(q, q, x), lambda x, q: sdpa(q, q, q, attn_mask=x[0, 0] @ x[0, 0].T), lambda x, q: attn.attention(x, q, q),
+    lambda x, q: attn.torch.attention(q, q, q, sink=x[0, 0, 0, :2])], ids=["value", "mask", "NumPy's way", "sink"])
+def test_forward_mode_is_refused(function):
+    """PyTorch would take the tangent of a result that has none for 0."""
+    x, q = draw((1, 2, 5, 8), (1, 2, 5, 8))
+    with pytest.raises(NotImplementedError, match="carries a forward-mode derivative"):
+        torch.func.jvp(lambda x: function(x, q), (x,), (x,))
+    assert torch.equal(torch.func.jvp(lambda x: x + sdpa(q, q, q), (x,), (x,))[1], x)
+
+
 # ---- gradients --------------------------------------------------------------------------------------------------------------------------
 
 
