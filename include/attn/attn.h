@@ -604,9 +604,9 @@ ATTN_API int32_t attn_merge(const attn_merge_desc *desc, attn_error *error);
 typedef struct attn_inspect_desc {
     size_t size; /* set by attn_inspect_desc_new() */
 
-    attn_in
-        lse; /* what a run with the same q, k and options gave: f32 (f64 with f64 inputs), axes (batch, head, query) of the run. Absent: it is
-                    computed first, which costs about as much again; then values have the very bits of attn_desc.weights. */
+    /* What a run with the same q, k and options gave: f32 (f64 with f64 inputs), axes (batch, head, query) of the run. Absent: it is computed
+     * first, which costs about as much again; then values have the very bits of attn_desc.weights. */
+    attn_in lse;
 
     const int64_t *heads, *queries;         /* NULL: all, and then the count must be 0 */
     int64_t        head_count, query_count; /* how many the lists have */
