@@ -132,6 +132,15 @@ static void mask_side(lint *l, const char *option, const mask_form *f)
 
 /* ---- the boolean mask --------------------------------------------------------------------------------------------------------------- */
 
+/* Packed sequences and windows hide most places and are meant: turned round, no query would see its own key. */
+static int sees_itself(const attn_desc *d, const attn_in *in, int64_t plane)
+{
+    if (d->queries != d->keys) return 0;
+    for (int64_t i = 0; i < d->queries; i++)
+        if (!((const uint8_t *)in->data)[plane + i * (in->stride[2] + in->stride[3])]) return 0;
+    return 1;
+}
+
 static int polarity(lint *l, const char *option, const attn_in *in, const mask_form *f, int64_t b, int64_t h)
 {
     const attn_desc *d = &l->m->call.desc;
@@ -150,7 +159,7 @@ static int polarity(lint *l, const char *option, const attn_in *in, const mask_f
     if (turned && !(f->fits && f->has_right))
         find(l, "polarity", WRONG, fix, "%s hides %.0f %%, and turned round it is exactly causal: is the polarity inverted?", option,
              share);
-    else if (share > 50 && !(f->fits && f->has_right))
+    else if (share > 50 && !(f->fits && f->has_right) && !sees_itself(d, in, at_plane(in, b, h)))
         find(l, "polarity", WRONG, fix, "%s: %.0f %% hidden: is the polarity inverted?", option, share);
     return CLI_OK;
 }
@@ -262,8 +271,11 @@ static int bias_findings(lint *l)
              (long long)v.ones);
     }
     if (v.minima) {
-        snprintf(fix, sizeof fix, "store -inf: attn mask convert %.150s --from hf-4d --to add -o add.npy; or a boolean mask, and --allow",
-                 path);
+        if (v.zeros + v.minima + v.hidden == v.all)
+            snprintf(fix, sizeof fix,
+                     "store -inf: attn mask convert %.150s --from hf-4d --to add -o add.npy; or a boolean mask, and --allow", path);
+        else
+            snprintf(fix, sizeof fix, "store -inf in these places; or keep the other numbers, and hide by a boolean mask, --allow");
         char rows[100] = "";
         if (v.only_minima)
             snprintf(rows, sizeof rows, ", so that %lld rows which hold nothing else see every key", (long long)v.only_minima);

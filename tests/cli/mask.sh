@@ -40,10 +40,13 @@ t mask lint --allow scattered.csv
 t mask lint --hide fine.csv
 t mask lint --allow later.csv
 t mask lint --hide later.csv
+q mask lint --allow "1,1,0,0,0,0; 1,1,0,0,0,0; 0,0,1,1,0,0; 0,0,1,1,0,0; 0,0,0,0,1,1; 0,0,0,0,1,1"
+q mask lint --allow "0,0,0,1; 1,0,0,0; 0,1,0,0; 0,0,0,1"
 echo "- a float mask of 0 and 1"
 t mask lint --bias causal.csv
 echo "- a finite minimum"
 t mask lint --bias least.csv
+q mask lint --bias "0.5,-1e9; 0.5,0.25"
 t mask lint --bias nan.csv
 echo "- the diagonal on the wrong side"
 t mask lint --queries 3 --keys 6 --causal --align top-left
