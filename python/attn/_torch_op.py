@@ -25,6 +25,12 @@ def _results(q, k, v, stage):
             q.new_empty(weights, dtype=real))
 
 
+def threads_of(said):
+    """What attention() takes for `threads`: never more than PyTorch may use, unless said; in workers of its DataLoader that is one."""
+    most = torch.get_num_threads()
+    return said if said is not None or most >= _describe.default_threads() else most
+
+
 def _dropout(rate, seed):
     """The operator's dropout as attn.attention() has it; seed holds seed and offset as signed numbers."""
     if not rate:
@@ -40,7 +46,7 @@ def op(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], allow: Optional[
        threads: Optional[int]) -> Tuple[Tensor, Tensor, Tensor]:
     c = _describe.describe(q, k, v, bias=bias, allow=allow, alibi=alibi, sink=sink, query_offset=query_offset, query_count=query_count,
                            key_count=key_count, key_start=key_start, causal=causal, align=align, window=window, scale=scale,
-                           softcap=softcap, **_dropout(dropout, seed), threads=threads)
+                           softcap=softcap, **_dropout(dropout, seed), threads=threads_of(threads))
     out, lse, weights = _results(q, k, v, stage)
     _describe.put(c.desc, "out", _arrays.of_torch("out", out))
     _describe.put(c.desc, "lse", _arrays.of_torch("lse", lse), missing=1)
@@ -80,7 +86,7 @@ def backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor
     into.update({name: into[name].to(real) for name in ("alibi", "sink") if name in into})  # what the library holds them in
     attention_backward(q, k, v, out, lse, d_out, d_lse=d_lse, wanted=tuple(into), into=into, bias=bias, allow=allow, alibi=alibi, sink=sink,
                        query_offset=query_offset, query_count=query_count, key_count=key_count, key_start=key_start, causal=causal,
-                       align=align, window=window, scale=scale, softcap=softcap, **_dropout(dropout, seed), threads=threads)
+                       align=align, window=window, scale=scale, softcap=softcap, **_dropout(dropout, seed), threads=threads_of(threads))
     return tuple(into[name].to(x.dtype) if want else x for name, x, want in zip(NAMES, made, wanted))
 
 
@@ -182,8 +188,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Optional[Tensor] = None,
     """attn.attention() as an operator of PyTorch: the same arguments with the same meaning, for tensors of rank 4.
 
     q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, value_dim); out is (batch, heads, queries,
-    value_dim), in memory (batch, queries, heads, value_dim). dropout_seed None: drawn from PyTorch's generator. Returns out,
-    or (out, lse, weights) of what was asked for. Gradients flow from out and lse to q, k, v, bias, alibi and sink.
+    value_dim), in memory (batch, queries, heads, value_dim). dropout_seed None: drawn from PyTorch's generator. threads None: as there,
+    but no more than torch.get_num_threads(). Returns out, or (out, lse, weights) of what was asked for. Gradients flow from out and lse to
+    q, k, v, bias, alibi and sink.
     """
     check(q, k, v)
     refuse(q.dim() != 4 or k.dim() != 4 or v.dim() != 4, "q, k and v have ranks %d, %d and %d; they must be 4", q.dim(), k.dim(), v.dim())

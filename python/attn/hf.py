@@ -31,7 +31,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.utils.output_capturing import _active_collector
 
-from . import attention
+from . import _torch_op, attention
 from ._hf_capture import Look, capture, watch
 from ._hf_mask import Mask, mask
 
@@ -103,11 +103,9 @@ def _fill(query, key, value, blocks, wanted):
 def _by_operator(query, key, value, blocks, wanted, dropout):
     """The same by PyTorch's operator, which can be differentiated and draws numbers for dropout, new ones for each block. Weights have no
     gradient."""
-    from . import torch as front
-
     outs, weights = [], []
     for rows, options in blocks:
-        result = front.attention(query[:, :, rows], key, value, dropout=dropout, return_weights="weight" if wanted else None, **options)
+        result = _torch_op.attention(query[:, :, rows], key, value, dropout=dropout, return_weights="weight" if wanted else None, **options)
         outs.append(result[0] if wanted else result)
         weights += [result[1].detach().to(query.dtype)] if wanted else []
     return torch.cat(outs, 2).transpose(1, 2), torch.cat(weights, 2) if wanted else None
@@ -123,8 +121,7 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
         query = query.expand(key.shape[0], -1, -1, -1)
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     options = _options(attention_mask, position_bias, query, is_causal)
-    options.update(scale=None if scaling is None else float(scaling), softcap=softcap or 0.0, sink=s_aux,
-                   threads=1 if torch.get_num_threads() == 1 else None)
+    options.update(scale=None if scaling is None else float(scaling), softcap=softcap or 0.0, sink=s_aux, threads=_torch_op.threads_of(None))
     blocks = _blocks(attention_mask, query.shape[2], options)
     watch(module, query, key, attention_mask, options)
     inputs = (query, key, value, options.get("bias"), s_aux)

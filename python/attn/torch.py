@@ -4,7 +4,7 @@ SPDX-License-Identifier: MIT
 scaled_dot_product_attention() has the arguments and the meaning of torch.nn.functional's; MultiheadAttention those of torch.nn's;
 attention() has all that attn.attention() has. They are one operator of torch.library, `attn::attention`, so that torch.compile and
 torch.export take a call as it is. First derivatives by autograd; torch.vmap, torch.func's transforms, forward mode and second derivatives are
-refused.
+refused. A call uses no more threads than torch.get_num_threads().
 
 >>> import torch, attn.torch
 >>> q, k, v = torch.tensor([[1.0, 0.0]]), torch.eye(2), 10 * torch.eye(2)

@@ -268,6 +268,25 @@ def test_vmap_is_refused():
         torch.vmap(sdpa)(*tensors)
 
 
+def test_threads_are_no_more_than_torchs(monkeypatch):
+    """Forward and backward; the bits do not tell, so the pools that are made are looked at."""
+    pools, before, tensors = {}, torch.get_num_threads(), draw(*[(2, 8, 300, 32)] * 3)
+    monkeypatch.setattr(attn._describe, "pools", pools)
+    monkeypatch.setattr(attn._describe, "_default_threads", 5)
+    made = []
+    try:
+        for number in (1, 3, 8):
+            torch.set_num_threads(number)
+            sdpa(*learn(tensors)).sum().backward()
+            made.append([threads for _, threads in pools])
+        attn.torch.attention(*tensors, threads=4)
+    finally:
+        torch.set_num_threads(before)
+        for pool, _ in pools.values():
+            attn._library.lib.attn_pool_free(pool)
+    assert made == [[], [3], [3, 5]] and [threads for _, threads in pools] == [3, 5, 4]
+
+
 @pytest.mark.parametrize("function", [
     lambda x, q: sdpa(q, q, x), lambda x, q: sdpa(q, q, q, attn_mask=x[0, 0] @ x[0, 0].T), lambda x, q: attn.attention(x, q, q),
     lambda x, q: attn.torch.attention(q, q, q, sink=x[0, 0, 0, :2])], ids=["value", "mask", "NumPy's way", "sink"])
