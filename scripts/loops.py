@@ -16,7 +16,7 @@ import sys
 FUNCTION = re.compile(r"^[0-9a-f]+ <((?:score|value)_\d+)>:")
 LINE = re.compile(r"^ *([0-9a-f]+):\s+(.*)")
 BACK = re.compile(r"^j[a-z]+ +([0-9a-f]+)")
-OTHER = re.compile(r"^v(?!mov|broadcast|fmadd|dpbf16|prefetch)|\{%k[1-7]\}")  # arithmetic besides the product
+OTHER = re.compile(r"^v(?!mov|p?broadcast|fmadd|dpbf16|prefetch)|\{%k[1-7]\}")  # arithmetic besides the product
 
 
 def functions(path):
@@ -49,7 +49,12 @@ def faults(code):
     fma = [sum(text.startswith(("vfmadd", "vdpbf16")) for text in loop) for loop in loops]
     most = max(fma, default=0)
     busy = [loop for loop, n in zip(loops, fma) if n == most and n > 0]
-    wrong = [text for loop in busy for text in loop if text.startswith("call") or (stack.search(text) and re.search(r"%[xyz]mm", text))]
+    wrong = []
+    for loop in busy:
+        spills = [text for text in loop if stack.search(text) and re.search(r"%[xyz]mm", text)]
+        if len(spills) > most // 24:  # a move out and back in two channels of 24 costs nothing: gcc turns its accumulators around there
+            wrong += spills
+        wrong += [text for text in loop if text.startswith("call")]
     return wrong, len(busy), most
 
 

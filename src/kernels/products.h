@@ -28,6 +28,9 @@ static FORCE real pick_row(const real *k, const real *k4, const real *k8, int64_
 /* A block of NB keys reads a line of memory in so many channels, a block of NB channels in so many keys. */
 enum { PER_LINE = 64 / (int)sizeof(real) >= NB ? 64 / (int)sizeof(real) / NB : 1 };
 
+/* The same, as a number that the compiler does not know where 16 registers leave none to unroll with. */
+#define AT_ONCE (NV * NB + NV + 1 > 16 ? PER_LINE : opaque(PER_LINE))
+
 FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const real *k4, const real *k8, int64_t step, int64_t step3,
                             const int nk, const int nv)
 {
@@ -58,8 +61,10 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
     int64_t       left = dim;
     for (; left >= PER_LINE; left -= PER_LINE) {
         fetch(ahead);
-#pragma GCC unroll 1
-        for (int i = 0; i < PER_LINE; i++, q += ROWS, k++, k4++, k8++) score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
+        for (int64_t i = 0; i < AT_ONCE; i++, q += ROWS, k++, k4++, k8++) {
+            q = (const real *)opaque((int64_t)q); /* one channel after the other */
+            score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
+        }
     }
     for (; left > 0; left--, q += ROWS, k++, k4++, k8++) score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
     if (!totals) {
@@ -104,17 +109,17 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
     for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, &values);
 }
 
-FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real *x, const int nd, const int nv, const int hidden)
+FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real **x, const int nd, const int nv, const int hidden)
 {
     vec w[NV];
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) w[v] = v_load(p + v * LANES);
 #pragma GCC unroll 16
     for (int i = 0; i < nd; i++) {
-        vec y = v_set(x[i]);
+        vec y = v_set((*x)[i]);
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_fma_seen(w[v], y, acc[i][v]) : v_fma(w[v], y, acc[i][v]);
-        if (!hidden) IN_TURN(x, y, acc[i][nv - 1]);
+        if (!hidden) IN_TURN(*x, y, acc[i][nv - 1]);
     }
 }
 
@@ -122,13 +127,16 @@ FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real *x, const int nd
 FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
                          const int hidden, struct ahead *ahead)
 {
-    int64_t j = from;
-    for (; j + PER_LINE <= to; j += PER_LINE) {
+    int64_t left = to - from;
+    p += from * ROWS, x += from * step;
+    for (; left >= PER_LINE; left -= PER_LINE) {
         fetch(ahead);
-#pragma GCC unroll 1
-        for (int i = 0; i < PER_LINE; i++) sum_key(acc, p + (j + i) * ROWS, x + (j + i) * step, nd, nv, hidden);
+        for (int64_t i = 0; i < AT_ONCE; i++, p += ROWS, x += step) {
+            p = (const real *)opaque((int64_t)p);
+            sum_key(acc, p, &x, nd, nv, hidden);
+        }
     }
-    for (; j < to; j++) sum_key(acc, p + j * ROWS, x + j * step, nd, nv, hidden);
+    for (; left > 0; left--, p += ROWS, x += step) sum_key(acc, p, &x, nd, nv, hidden);
 }
 
 /* nd channels: o = o * factor + sum over the keys of weight * value. */
