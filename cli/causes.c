@@ -85,6 +85,14 @@ static int one_later(attempt *t)
     return shifted(t, 1);
 }
 
+/* Only what causal hides is seen: a window that begins behind the query's own key. */
+static int only_later(attempt *t)
+{
+    if (t->desc.window || !shifted(t, 1)) return 0;
+    t->desc.causal = 0, t->desc.window = 1, t->desc.window_left = 0, t->desc.window_right = -1;
+    return 1;
+}
+
 static int no_mask(attempt *t)
 {
     return t->desc.allow.data && (t->desc.allow = (attn_in){0}, 1);
@@ -393,6 +401,7 @@ const cause causes[] = {
     {"not-causal", "it is not causal there: no --causal", 0, not_causal},
     {"causal-strict", "causal hides a query's own key too there: the diagonal is off by one", 0, strict},
     {"causal-later", "causal lets a query see one later key there: the diagonal is off by one", 0, one_later},
+    {"causal-inverted", "just the keys that causal hides are seen there: the causal mask's true means the other thing", 0, only_later},
     {"mask-ignored", "the mask is not used there: no --allow or --hide", 0, no_mask},
     {"bias-ignored", "the bias is not used there: no --bias", 0, no_bias},
     {"not-scaled", "the scores are not scaled there: --scale 1", 0, unscaled},

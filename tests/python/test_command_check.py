@@ -107,6 +107,7 @@ CASES = {
     "causal-bottom-right": ([], out(causal=True, align="bottom_right")),
     "causal-strict": (["--causal", *BOTTOM], out(allow=np.arange(M) < PLACE)),
     "causal-later": (["--causal", "--key-count", "8,6", *TOP], out(allow=np.arange(M) <= np.arange(N)[:, None] + 1, key_count=[8, 6])),
+    "causal-inverted": (["--causal", *BOTTOM], out(allow=np.arange(M) > PLACE)),
     "not-causal": (["--causal", *TOP], PLAIN.out),
     "mask-ignored": (["--allow", KEEP], PLAIN.out),
     "bias-ignored": (["--bias", BIAS], PLAIN.out),
