@@ -16,10 +16,9 @@ static int32_t leave(uint64_t caller, int32_t status)
 
 static int32_t make(const attn_desc *desc, int data, struct attn_plan *plan, attn_error *error)
 {
-    attn_desc      d;
     const uint64_t caller = attn_cpu_enter();
-    int32_t        status = attn_check_desc(desc, &d, data, error);
-    return leave(caller, status ? status : attn_plan_make(plan, &d, error));
+    int32_t        status = attn_check_desc(desc, &plan->d, data, error);
+    return leave(caller, status ? status : attn_plan_make(plan, error));
 }
 
 ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error)
@@ -40,11 +39,9 @@ ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error)
 static int32_t make_backward(const attn_desc *desc, const attn_backward_desc *grad, int data, struct attn_backward_plan *plan,
                              attn_error *error)
 {
-    attn_desc          d;
-    attn_backward_desc g;
-    const uint64_t     caller = attn_cpu_enter();
-    int32_t            status = attn_check_backward(desc, grad, &d, &g, data, error);
-    return leave(caller, status ? status : attn_backward_plan_make(plan, &d, &g, error));
+    const uint64_t caller = attn_cpu_enter();
+    int32_t        status = attn_check_backward(desc, grad, &plan->run.d, &plan->g, data, error);
+    return leave(caller, status ? status : attn_backward_plan_make(plan, error));
 }
 
 ATTN_API int32_t attn_backward(const attn_desc *desc, const attn_backward_desc *grad, attn_error *error)
@@ -106,11 +103,9 @@ ATTN_API int32_t attn_plan_describe(const attn_desc *desc, attn_plan_info *info,
 
 static int32_t inspect_make(const attn_desc *desc, const attn_inspect_desc *what, int data, struct attn_inspection *to, attn_error *error)
 {
-    attn_desc         d;
-    attn_inspect_desc w;
-    const uint64_t    caller = attn_cpu_enter();
-    int32_t           status = attn_check_inspect(desc, what, &d, &w, data, error);
-    return leave(caller, status ? status : attn_inspect_plan(to, &d, &w, error));
+    const uint64_t caller = attn_cpu_enter();
+    int32_t        status = attn_check_inspect(desc, what, &to->plan.d, &to->w, data, error);
+    return leave(caller, status ? status : attn_inspect_plan(to, error));
 }
 
 ATTN_API int32_t attn_inspect(const attn_desc *desc, const attn_inspect_desc *what, attn_error *error)
@@ -195,6 +190,5 @@ ATTN_API const char *attn_dtype_name(int32_t dtype)
 
 ATTN_API size_t attn_dtype_bytes(int32_t dtype)
 {
-    static const uint8_t bytes[] = {0, 4, 8, 2, 2, 1, 8};
-    return dtype > 0 && dtype <= ATTN_I64 ? bytes[dtype] : 0;
+    return (size_t)attn_width(dtype);
 }

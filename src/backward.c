@@ -41,7 +41,7 @@ static int alive(const struct attn_backward_plan *plan, const void *lse, int64_t
 static const void *line_of(const struct attn_backward_plan *plan, const attn_in *x, const struct attn_convert *convert, const char *row,
                            int64_t at, int64_t n, char *line)
 {
-    const int64_t width = (int64_t)attn_dtype_bytes(x->dtype);
+    const int64_t width = attn_width(x->dtype);
     row += at * x->stride[3] * width;
     if (width == plan->run.kernel->real_bytes && x->stride[3] == 1) return row;
     if (plan->run.kernel->real_bytes == 4)
@@ -78,11 +78,11 @@ static void prepare(const struct step *s, char *slot, int64_t index)
     attn_task_locate(&t, index);
     memset(lse, 0, row_bytes);
     memset(delta, 0, row_bytes);
+    attn_mask_rows(d, t.batch, t.rows, t.block.m);
     for (int64_t r = 0; r < t.block.m; r++) {
-        struct attn_row *row = &t.rows[r];
-        attn_mask_row(d, t.batch, row);
-        const double x = attn_backward_get(&plan->g.lse, t.batch, row->head, row->query);
-        const int    dead = row->low >= row->high || x == -INFINITY;
+        const struct attn_row *row = &t.rows[r];
+        const double           x = attn_backward_get(&plan->g.lse, t.batch, row->head, row->query);
+        const int              dead = row->low >= row->high || x == -INFINITY;
         attn_task_put(&plan->run, lse, r, dead ? INFINITY : x == INFINITY ? NAN : x * ATTN_DOMAIN);
         if (x == -INFINITY) continue;
         const double back = plan->g.d_lse.data ? attn_backward_get(&plan->g.d_lse, t.batch, row->head, row->query) : 0;
@@ -102,7 +102,7 @@ static const void *rows_of(const struct group *g, const attn_in *x, const struct
                            int64_t *step)
 {
     const struct attn_task *t = &g->task;
-    const int64_t           real = t->plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(x->dtype);
+    const int64_t           real = t->plan->kernel->real_bytes, width = attn_width(x->dtype);
     const char             *from = attn_task_element(x->data, x->stride, x->dtype, t->batch, t->rows[0].head, t->rows[0].query);
     *step = x->stride[2];
     if (width == real && x->stride[3] == 1 && dim == wide) return from;
@@ -133,7 +133,7 @@ static int open_group(const struct step *s, char *slot, int64_t index, int64_t l
     g->task.plan = &plan->run, g->task.slot = slot;
     g->grad.lse = task_row(plan, s->work, plan->lse, index);
     attn_task_locate(t, index);
-    for (int64_t r = 0; r < t->block.m; r++) attn_mask_row(d, t->batch, &t->rows[r]);
+    attn_mask_rows(d, t->batch, t->rows, t->block.m);
     leave_out(plan, g);
     if (!attn_task_span(t, &from, &to) || from >= high || to <= low) return 0;
     attn_task_begin(t, index);

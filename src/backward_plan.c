@@ -91,22 +91,22 @@ static void map_work(struct attn_backward_plan *plan)
     next(end, 64, 1, 1); /* to align what the caller hands in */
 }
 
-int32_t attn_backward_plan_make(struct attn_backward_plan *plan, const attn_desc *checked, const attn_backward_desc *g, attn_error *error)
+int32_t attn_backward_plan_make(struct attn_backward_plan *plan, attn_error *error)
 {
-    const int32_t real = checked->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
-    memset(plan, 0, sizeof *plan);
-    attn_plan_fill(&plan->run, checked, 1);
-    plan->g = *g;
+    *plan = (struct attn_backward_plan){.run.d = plan->run.d, .g = plan->g};
+    const attn_desc          *d = &plan->run.d;
+    const attn_backward_desc *g = &plan->g;
+    attn_plan_fill(&plan->run, 1);
     plan->out = attn_plan_convert(g->out.dtype);
     plan->d_out = attn_plan_convert(g->d_out.dtype);
     plan->dq = attn_plan_convert(g->dq.dtype);
     plan->dk = attn_plan_convert(g->dk.dtype);
     plan->dv = attn_plan_convert(g->dv.dtype);
     plan->dbias = attn_plan_convert(g->dbias.dtype);
-    plan->dim = blocks(checked->dim, 16) * 16;
-    plan->value_dim = blocks(checked->value_dim, 16) * 16;
+    plan->dim = blocks(d->dim, 16) * 16;
+    plan->value_dim = blocks(d->value_dim, 16) * 16;
     cut(plan);
-    choose_bias(plan, real);
+    choose_bias(plan, d->q.dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32);
     map_work(plan);
     if (plan->work_bytes > PTRDIFF_MAX / 2 || plan->slot_bytes > PTRDIFF_MAX / 2)
         return attn_fail(error, ATTN_E_MEMORY, "the sums of a backward pass are more than memory can hold");

@@ -36,7 +36,7 @@ static void put_line(const struct attn_backward_plan *plan, const struct attn_co
 
 static char *place(const attn_out *t, int64_t b, int64_t h, int64_t i, int64_t c)
 {
-    return (char *)attn_task_element(t->data, t->stride, t->dtype, b, h, i) + c * t->stride[3] * (int64_t)attn_dtype_bytes(t->dtype);
+    return (char *)attn_task_element(t->data, t->stride, t->dtype, b, h, i) + c * t->stride[3] * attn_width(t->dtype);
 }
 
 /* A row of any length, its numbers one after another, or zeros if line is NULL. */

@@ -57,8 +57,10 @@ static int32_t read_struct(const void *from, void *to, size_t first, size_t ours
 {
     size_t size = 0;
     TRY(check_struct(from, &size, first, what, e));
-    memset(to, 0, ours);
-    memcpy(to, from, size < ours ? size : ours);
+    if (size < ours)
+        memset(to, 0, ours), memcpy(to, from, size);
+    else
+        memcpy(to, from, ours);
     for (size_t i = ours; i < size; i++)
         if (((const unsigned char *)from)[i])
             return attn_fail(e, ATTN_E_TOO_NEW,
@@ -158,8 +160,12 @@ static int32_t check_view(const struct view *v, int data, attn_error *e)
     return ATTN_OK;
 }
 
+/* what is absent altogether is passed over at once */
 #define VIEW(t, field, out, need, types, ...)                                                                                              \
-    check_view(&(struct view){field, (t).data, (t).stride, (t).bytes, (t).dtype, (t).reserved, out, need, __VA_ARGS__, types}, data, e)
+    (!((need) || (t).data || (t).dtype || (t).reserved)                                                                                    \
+         ? ATTN_OK                                                                                                                         \
+         : check_view(&(struct view){field, (t).data, (t).stride, (t).bytes, (t).dtype, (t).reserved, out, need, __VA_ARGS__, types},      \
+                      data, e))
 #define AXES(...) {__VA_ARGS__}
 
 /* An operand without elements may have any strides and no data, an axis of one element any stride, near 2^63 too. Nobody downstream needs to know:
@@ -227,8 +233,8 @@ static int32_t check_tensors(const attn_desc *d, int data, int backward, attn_er
 
 static int32_t check_sizes(const attn_desc *d, attn_error *e)
 {
-    const int64_t     size[] = {d->batch, d->heads, d->kv_heads, d->queries, d->keys, d->dim, d->value_dim};
-    const char *const name[] = {"batch", "heads", "kv_heads", "queries", "keys", "dim", "value_dim"};
+    static const char *const name[] = {"batch", "heads", "kv_heads", "queries", "keys", "dim", "value_dim"};
+    const int64_t            size[] = {d->batch, d->heads, d->kv_heads, d->queries, d->keys, d->dim, d->value_dim};
     for (int i = 0; i < 7; i++) {
         ARG(size[i] >= 0, "%s is %" PRId64 ", and must not be negative", name[i], size[i]);
         if (size[i] > (int64_t)1 << 40) return attn_fail(e, ATTN_E_UNSUPPORTED, "%s is %" PRId64 ", more than 2^40", name[i], size[i]);

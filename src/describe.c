@@ -105,8 +105,8 @@ static void sum(const struct attn_plan *plan, attn_plan_info *info)
     const attn_desc *d = &plan->d;
     const int        lists = d->query_offset || d->query_count || d->key_count || d->key_start;
     const double     rows = (double)d->batch * (double)d->heads * (double)d->queries, times = lists ? 1 : (double)d->batch,
-                 width = (double)attn_dtype_bytes(d->q.dtype), key = width * ((double)d->dim + (double)d->value_dim);
-    info->moved_bytes = rows * ((double)d->dim * width + (double)d->value_dim * (double)attn_dtype_bytes(d->out.dtype));
+                 width = (double)attn_width(d->q.dtype), key = width * ((double)d->dim + (double)d->value_dim);
+    info->moved_bytes = rows * ((double)d->dim * width + (double)d->value_dim * (double)attn_width(d->out.dtype));
     info->walked_bytes = info->moved_bytes;
     for (int64_t b = 0; b < (lists ? d->batch : 1); b++) {
         int64_t low, high;

@@ -140,7 +140,8 @@ void attn_exec_finish(struct attn_task *t)
 /* A task; part: what its keys gave, when they were walked before. */
 static void run_task(const struct attn_plan *plan, char *slot, int64_t index, char *part)
 {
-    struct attn_task t = {.plan = plan, .slot = slot};
+    struct attn_task t; /* rows that it has not are left alone: they are many */
+    t.plan = plan, t.slot = slot;
     attn_task_begin(&t, index);
     if (part)
         t.block.part = part_at(plan, part);
@@ -154,7 +155,8 @@ static void run_task(const struct attn_plan *plan, char *slot, int64_t index, ch
 
 static void run_chunk(const struct attn_plan *plan, char *slot, struct unit unit, char *part)
 {
-    struct attn_task t = {.plan = plan, .slot = slot};
+    struct attn_task t;
+    t.plan = plan, t.slot = slot;
     attn_task_begin(&t, unit.task);
     t.block.part = part_at(plan, part);
     walk_chunk(&t, unit.chunk);

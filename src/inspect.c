@@ -78,18 +78,18 @@ static int64_t wide(const struct attn_plan *plan)
     return (plan->kernel->rows + 15) / 16 * 16;
 }
 
-int32_t attn_inspect_plan(struct attn_inspection *s, const attn_desc *checked, const attn_inspect_desc *what, attn_error *error)
+int32_t attn_inspect_plan(struct attn_inspection *s, attn_error *error)
 {
-    int32_t status = attn_plan_make(&s->plan, checked, error);
+    int32_t status = attn_plan_make(&s->plan, error);
     if (status) return status;
-    struct attn_plan  *plan = &s->plan;
-    attn_inspect_desc *w = &s->w;
-    *w = *what;
+    struct attn_plan        *plan = &s->plan;
+    const attn_desc         *d = &plan->d;
+    const attn_inspect_desc *w = &s->w;
     attn_plan_rows(plan, w->query_count);
-    const int64_t rows = plan->kernel->rows, threads = checked->executor ? checked->executor->width : 1;
+    const int64_t rows = plan->kernel->rows, threads = d->executor ? d->executor->width : 1;
     s->strip_queries = STRIP_BLOCKS * rows;
     s->strips = w->query_count > s->strip_queries ? (w->query_count + s->strip_queries - 1) / s->strip_queries : 1;
-    s->tasks = has_parts(w) || (w->query_count && (has_rows(w) || w->values.dtype)) ? checked->batch * w->head_count * s->strips : 0;
+    s->tasks = has_parts(w) || (w->query_count && (has_rows(w) || w->values.dtype)) ? d->batch * w->head_count * s->strips : 0;
     s->wave = !has_parts(w) ? 0 : 2 * threads < s->tasks ? 2 * threads : s->tasks;
     plan->slots = threads < s->tasks ? threads : s->tasks;
     /* the cell rows that a strip may reach into */
@@ -290,7 +290,7 @@ static void write_ranks(const struct look *l, int64_t r, int nan)
         if (weight > 0 && l->s->plan.kernel->real_bytes == 8) key = start + (int64_t)((const uint64_t *)l->survey.rank_key)[at];
         if (w->top_weight.dtype) {
             attn_out to = w->top_weight;
-            to.data = (char *)to.data + n * to.stride[3] * (int64_t)attn_dtype_bytes(to.dtype);
+            to.data = (char *)to.data + n * to.stride[3] * attn_width(to.dtype);
             put(&to, b, l->head, i, 1, &weight, 1);
         }
         if (w->top_key.dtype)
@@ -337,10 +337,13 @@ static void run_block(struct look *l, int64_t at, int64_t m)
     const int64_t            head = w->heads ? w->heads[l->head] : l->head;
     l->t.group_head = head / (plan->d.heads / plan->d.kv_heads);
     l->t.block.m = m;
+    int64_t first = INT64_MAX, last = 0;
     for (int64_t r = 0; r < m; r++) {
-        l->t.rows[r].head = head, l->t.rows[r].to_head = l->head;
-        l->t.rows[r].query = w->queries ? w->queries[at + r] : at + r, l->t.rows[r].to_query = at + r;
+        const int64_t query = w->queries ? w->queries[at + r] : at + r;
+        l->t.rows[r] = (struct attn_row){.head = head, .query = query, .to_head = l->head, .to_query = at + r};
+        first = query < first ? query : first, last = query > last ? query : last;
     }
+    l->t.query = first, l->t.queries = last + 1 - first;
     attn_task_ready(&l->t);
     l->t.block.part.top = l->t.slot + plan->at.top[0], l->t.block.part.sum = l->t.slot + plan->at.sum[0];
     const int summary = has_rows(w) || has_parts(w);

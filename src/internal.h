@@ -7,6 +7,13 @@
 
 #include "kernel.h"
 
+/* Bytes of an element; 0 of what is no type. */
+static inline int64_t attn_width(int32_t dtype)
+{
+    static const uint8_t bytes[] = {0, 4, 8, 2, 2, 1, 8};
+    return dtype > 0 && dtype <= ATTN_I64 ? bytes[dtype] : 0;
+}
+
 /* Where a thread's scratch lies: offsets in bytes from the start of its slot. One map, made in plan.c and nowhere else:
  *
  *   q | s | edit | drop | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | k | v | pack
@@ -69,9 +76,9 @@ int32_t attn_check_backward(const attn_desc *desc, const attn_backward_desc *fro
 int64_t attn_check_kept(const attn_out *t, int axis, int64_t size);
 int32_t attn_fail(attn_error *error, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* plan.c */
-void    attn_plan_fill(struct attn_plan *plan, const attn_desc *checked, int backward); /* all but work_bytes */
-int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error);
+/* plan.c; plan->d is there already, checked */
+void    attn_plan_fill(struct attn_plan *plan, int backward); /* all but part_bytes and work_bytes */
+int32_t attn_plan_make(struct attn_plan *plan, attn_error *error);
 void    attn_plan_rows(struct attn_plan *plan, int64_t m); /* the kernel row, and scratch, for blocks of m queries instead */
 const struct attn_convert *attn_plan_convert(int32_t dtype);
 struct attn_place          attn_plan_place(const struct attn_plan *plan, int64_t index);
@@ -82,15 +89,20 @@ struct attn_task {
     const struct attn_plan *plan;
     char                   *slot;
     int64_t                 batch, group_head; /* the key head */
+    int64_t                 query, queries;    /* its rows' queries are among query .. query + queries - 1 */
     struct attn_block       block;
     struct attn_row         rows[ATTN_ROWS_MAX];
 };
 
-const char *attn_task_element(const void *data, const int64_t stride[4], int32_t dtype, int64_t b, int64_t h, int64_t i);
+static inline const char *attn_task_element(const void *data, const int64_t stride[4], int32_t dtype, int64_t b, int64_t h, int64_t i)
+{
+    return (const char *)data + (b * stride[0] + h * stride[1] + i * stride[2]) * attn_width(dtype);
+}
+
 void attn_task_put(const struct attn_plan *plan, void *array, int64_t row, double x); /* array[row] = x, in the kernel's arithmetic */
 void attn_task_locate(struct attn_task *t, int64_t index);                            /* batch, heads and queries only */
 void attn_task_begin(struct attn_task *t, int64_t index);
-void attn_task_ready(struct attn_task *t); /* the same where batch, group_head, block.m and the rows' heads and queries are set */
+void attn_task_ready(struct attn_task *t); /* the same where what attn_task_locate() says is there */
 void attn_task_load(const struct attn_task *t, const attn_in *x, const struct attn_convert *convert, int64_t dim, void *to, double factor);
 int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked);
 int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked);
@@ -141,7 +153,8 @@ struct attn_backward_plan {
     int64_t  dim, value_dim; /* rounded up to 16 */
 };
 
-int32_t attn_backward_plan_make(struct attn_backward_plan *plan, const attn_desc *checked, const attn_backward_desc *g, attn_error *error);
+int32_t attn_backward_plan_make(struct attn_backward_plan *plan,
+                                attn_error                *error); /* plan->run.d and plan->g are there already, checked */
 
 /* backward.c: runs it with work_bytes bytes at work. */
 void attn_backward_exec(const struct attn_backward_plan *plan, void *work);
@@ -156,7 +169,7 @@ void   attn_backward_store_key(const struct attn_backward_plan *plan, const char
 void   attn_backward_store_sums(const struct attn_backward_plan *plan, const char *work);
 
 /* mask.c */
-void    attn_mask_row(const struct attn_desc *d, int64_t batch, struct attn_row *row);
+void    attn_mask_rows(const struct attn_desc *d, int64_t batch, struct attn_row *rows, int64_t m);
 int     attn_mask_span(const attn_desc *d, int64_t batch, int64_t first, int64_t n, int64_t *low, int64_t *high);
 double  attn_mask_pairs(const attn_desc *d, int64_t batch, int64_t first, int64_t n, int64_t from, int64_t to);
 double  attn_mask_walk(const attn_desc *d, int64_t batch, int64_t n);
@@ -180,7 +193,7 @@ struct attn_inspection {
     int64_t           strip_queries, strips, tasks, wave, map_span;
     size_t            slot_bytes, rows_at, sums_at, part_bytes, work_bytes;
 };
-int32_t attn_inspect_plan(struct attn_inspection *to, const attn_desc *checked, const attn_inspect_desc *what, attn_error *error);
+int32_t attn_inspect_plan(struct attn_inspection *s, attn_error *error); /* s->plan.d and s->w are there already, checked */
 void    attn_inspect_run(const struct attn_inspection *s, void *work);
 
 /* cpu.c */

@@ -55,14 +55,17 @@ static int64_t held(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* Position, and the keys that lengths, causal and window leave. */
-void attn_mask_row(const attn_desc *d, int64_t batch, struct attn_row *row)
+/* Positions of m rows, and the keys that lengths, causal and window leave: those of query 0, as many keys later as its number says. */
+void attn_mask_rows(const attn_desc *d, int64_t batch, struct attn_row *rows, int64_t m)
 {
-    const struct sight s = look(d, batch, row->query);
-    row->position = row->query + attn_query_offset(d, batch);
-    row->low = held(s.low, 0, s.keys);
-    row->high = held(s.high, 0, s.keys);
-    if (row->query >= attn_query_count(d, batch) || row->high <= row->low) row->low = row->high = 0;
+    const struct sight s = look(d, batch, 0);
+    const int64_t      offset = attn_query_offset(d, batch), queries = attn_query_count(d, batch);
+    for (struct attn_row *row = rows; row < rows + m; row++) {
+        row->position = row->query + offset;
+        row->low = held(s.low + row->query, 0, s.keys);
+        row->high = held(s.high + row->query, 0, s.keys);
+        if (row->query >= queries || row->high <= row->low) row->low = row->high = 0;
+    }
 }
 
 /* The keys that any of n queries from `first` on sees by position: from *low, to *high; 0 if there are none. */
@@ -114,8 +117,8 @@ int attn_mask_sees(const attn_desc *d, int64_t batch, const struct attn_row *row
     if (key < row->low || key >= row->high) return 0;
     if (d->allow.data && !((const unsigned char *)d->allow.data)[batch * a[0] + row->head * a[1] + row->query * a[2] + j * a[3]]) return 0;
     if (!d->bias.data) return 1;
-    const char *at = (const char *)d->bias.data +
-                     (batch * b[0] + row->head * b[1] + row->query * b[2] + j * b[3]) * (int64_t)attn_dtype_bytes(d->bias.dtype);
+    const char *at =
+        (const char *)d->bias.data + (batch * b[0] + row->head * b[1] + row->query * b[2] + j * b[3]) * attn_width(d->bias.dtype);
     const struct attn_convert *convert = attn_plan_convert(d->bias.dtype);
     double                     x;
     float                      f;
@@ -131,7 +134,7 @@ int attn_mask_sees(const attn_desc *d, int64_t batch, const struct attn_row *row
 static const void *entries(const struct attn_plan *plan, const attn_in *t, int64_t batch, const struct attn_row *row, int64_t first,
                            int64_t keys, char *line, int64_t real)
 {
-    const int64_t width = (int64_t)attn_dtype_bytes(t->dtype), *step = t->stride;
+    const int64_t width = attn_width(t->dtype), *step = t->stride;
     const char   *from =
         (const char *)t->data +
         (batch * step[0] + row->head * step[1] + row->query * step[2] + (attn_key_start(&plan->d, batch) + first) * step[3]) * width;

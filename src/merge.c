@@ -7,7 +7,7 @@
 
 static double read_one(const attn_in *t, int64_t offset)
 {
-    const char *at = (const char *)t->data + offset * (int64_t)attn_dtype_bytes(t->dtype);
+    const char *at = (const char *)t->data + offset * attn_width(t->dtype);
     double      x;
     float       f;
     if (t->dtype == ATTN_F64) {
@@ -21,7 +21,7 @@ static double read_one(const attn_in *t, int64_t offset)
 /* Rounds once: 16-bit types go through a float that is rounded to odd, which the second rounding cannot tell from the double. */
 static void write_one(const attn_out *t, int64_t offset, double x)
 {
-    char *at = (char *)t->data + offset * (int64_t)attn_dtype_bytes(t->dtype);
+    char *at = (char *)t->data + offset * attn_width(t->dtype);
     if (t->dtype == ATTN_F64 || t->dtype == ATTN_F32) {
         attn_plan_convert(t->dtype)->store_f64(at, 1, &x, 1);
         return;

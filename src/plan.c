@@ -51,7 +51,7 @@ static const struct attn_kernel *choose(const char *isa, int32_t dtype, int64_t 
     int                       found = 0;
     for (int i = 0; i < KERNELS; i++) {
         const struct attn_kernel *k = kernels[i];
-        found |= isa ? strcmp(isa, k->isa) == 0 : attn_cpu_usable(k->isa);
+        found = found || (isa ? strcmp(isa, k->isa) == 0 : attn_cpu_usable(k->isa));
         if (!found || k->real_bytes != real_bytes || (k->reads && k->reads != dtype)) continue;
         if (backward && !k->gradient) continue;
         if (best && strcmp(best->isa, k->isa) != 0) break; /* a lesser instruction set */
@@ -63,7 +63,7 @@ static const struct attn_kernel *choose(const char *isa, int32_t dtype, int64_t 
 static void take_row(struct attn_plan *plan, int64_t m, int backward)
 {
     plan->kernel = choose(plan->d.isa, plan->d.q.dtype, m, backward);
-    plan->takes = plan->kernel->reads ? (int64_t)attn_dtype_bytes(plan->kernel->reads) : plan->kernel->real_bytes;
+    plan->takes = plan->kernel->reads ? attn_width(plan->kernel->reads) : plan->kernel->real_bytes;
 }
 
 /* The only place that knows where scratch lies. Sizes are at most 2^40 channels of 48 doubles, so nothing here overflows. */
@@ -116,7 +116,8 @@ static void cut(struct attn_plan *plan, int backward)
 {
     const attn_desc *d = &plan->d;
     const int64_t    rows = plan->kernel->rows, group = d->heads ? d->heads / d->kv_heads : 0;
-    plan->tasks = plan->slots = plan->wave = 0;
+    plan->tasks = plan->slots = plan->wave = plan->bundle = plan->later_sees = 0;
+    plan->block_queries = plan->block_heads = plan->query_blocks = plan->head_blocks = 0;
     if (d->batch == 0 || d->heads == 0 || d->queries == 0) return;
     plan->block_queries = d->queries < rows ? d->queries : rows;
     plan->head_blocks = backward ? group : blocks(group, rows / plan->block_queries);
@@ -165,27 +166,26 @@ void attn_plan_rows(struct attn_plan *plan, int64_t m)
     map_scratch(plan);
 }
 
-void attn_plan_fill(struct attn_plan *plan, const attn_desc *checked, int backward)
+void attn_plan_fill(struct attn_plan *plan, int backward)
 {
-    memset(plan, 0, sizeof *plan);
-    plan->d = *checked;
-    int64_t group = checked->heads ? checked->heads / checked->kv_heads : 0, together;
-    if (__builtin_mul_overflow(group, checked->queries, &together)) together = INT64_MAX;
+    attn_desc *d = &plan->d;
+    int64_t    group = d->heads ? d->heads / d->kv_heads : 0, together;
+    if (__builtin_mul_overflow(group, d->queries, &together)) together = INT64_MAX;
     take_row(plan, together, backward);
-    plan->in = attn_plan_convert(checked->q.dtype);
-    plan->out = attn_plan_convert(checked->out.dtype);
-    plan->bias = attn_plan_convert(checked->bias.dtype);
-    plan->weights = attn_plan_convert(checked->weights.dtype);
-    plan->lse = attn_plan_convert(checked->lse.dtype);
-    if (!checked->scale_given) plan->d.scale = checked->dim ? 1 / sqrt((double)checked->dim) : 1;
-    plan->factor = plan->d.scale * ATTN_DOMAIN;
+    plan->in = attn_plan_convert(d->q.dtype);
+    plan->out = attn_plan_convert(d->out.dtype);
+    plan->bias = attn_plan_convert(d->bias.dtype);
+    plan->weights = attn_plan_convert(d->weights.dtype);
+    plan->lse = attn_plan_convert(d->lse.dtype);
+    if (!d->scale_given) d->scale = d->dim ? 1 / sqrt((double)d->dim) : 1;
+    plan->factor = d->scale * ATTN_DOMAIN;
     cut(plan, backward);
     map_scratch(plan);
 }
 
-int32_t attn_plan_make(struct attn_plan *plan, const attn_desc *checked, attn_error *error)
+int32_t attn_plan_make(struct attn_plan *plan, attn_error *error)
 {
-    attn_plan_fill(plan, checked, 0);
+    attn_plan_fill(plan, 0);
     plan->part_bytes = plan->at.o[1] - plan->at.o[0];
     size_t parts = plan->wave ? (size_t)(plan->tasks + plan->wave) : 0; /* fewer than 8 per thread */
     if (__builtin_mul_overflow((size_t)plan->slots, plan->at.bytes, &plan->work_bytes) ||

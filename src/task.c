@@ -6,12 +6,7 @@
 
 #include "internal.h"
 
-/* ---- addresses -------------------------------------------------------------------------------------------------------------------- */
-
-const char *attn_task_element(const void *data, const int64_t stride[4], int32_t dtype, int64_t b, int64_t h, int64_t i)
-{
-    return (const char *)data + (b * stride[0] + h * stride[1] + i * stride[2]) * (int64_t)attn_dtype_bytes(dtype);
-}
+/* ---- numbers ---------------------------------------------------------------------------------------------------------------------- */
 
 /* Elements as the kernel takes them, side by side. */
 static void load(const struct attn_plan *plan, const struct attn_convert *c, void *to, const void *from, int64_t stride, int64_t n)
@@ -27,15 +22,14 @@ static void load(const struct attn_plan *plan, const struct attn_convert *c, voi
 /* A line of each row to an output, `skip` elements along its last axis. The edit tile serves as the lines: when something is stored it is not in use. */
 void attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip)
 {
-    const int64_t real = t->plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(to->dtype);
-    const char   *lines = t->slot + t->plan->at.edit;
-    for (int64_t r = 0; r < t->block.m; r++) {
-        char *place = (char *)attn_task_element(to->data, to->stride, to->dtype, t->batch, t->rows[r].to_head, t->rows[r].to_query) +
-                      skip * to->stride[3] * width;
-        if (real == 4)
-            convert->store_f32(place, to->stride[3], (const float *)(lines + r * ATTN_TILE * real), n);
+    const int64_t step = ATTN_TILE * t->plan->kernel->real_bytes, at = skip * to->stride[3] * attn_width(to->dtype);
+    const char   *line = t->slot + t->plan->at.edit;
+    for (const struct attn_row *row = t->rows; row < t->rows + t->block.m; row++, line += step) {
+        char *place = (char *)attn_task_element(to->data, to->stride, to->dtype, t->batch, row->to_head, row->to_query) + at;
+        if (t->plan->kernel->real_bytes == 4)
+            convert->store_f32(place, to->stride[3], (const float *)(const void *)line, n);
         else
-            convert->store_f64(place, to->stride[3], (const double *)(lines + r * ATTN_TILE * real), n);
+            convert->store_f64(place, to->stride[3], (const double *)(const void *)line, n);
     }
 }
 
@@ -59,18 +53,18 @@ static double get(const attn_in *t, int64_t offset)
 void attn_task_load(const struct attn_task *t, const attn_in *q, const struct attn_convert *convert, int64_t dim, void *to, double factor)
 {
     const struct attn_plan *plan = t->plan;
-    const int64_t           real = plan->kernel->real_bytes, width = (int64_t)attn_dtype_bytes(q->dtype);
+    const int64_t           real = plan->kernel->real_bytes, width = attn_width(q->dtype);
     const double            size = fabs(factor);
     const int               odd = !plan->kernel->reads && real == 4 && size != 0 &&
                     (size > 0x1p60 || size < 0x1p-60); /* no float to multiply with: done here, in double */
     for (int64_t at = 0; at < dim; at += ATTN_TILE) {
-        int64_t     some = dim - at < ATTN_TILE ? dim - at : ATTN_TILE;
-        const void *lines[ATTN_ROWS_MAX];
+        const int64_t some = dim - at < ATTN_TILE ? dim - at : ATTN_TILE, skip = at * q->stride[3] * width;
+        const int     there = width == plan->takes && q->stride[3] == 1 && (plan->kernel->reads || some % 16 == 0) && !odd;
+        const void   *lines[ATTN_ROWS_MAX];
         for (int64_t r = 0; r < t->block.m; r++) {
+            lines[r] = attn_task_element(q->data, q->stride, q->dtype, t->batch, t->rows[r].head, t->rows[r].query) + skip;
+            if (there) continue;
             char *line = t->slot + plan->at.edit + r * ATTN_TILE * real;
-            lines[r] =
-                attn_task_element(q->data, q->stride, q->dtype, t->batch, t->rows[r].head, t->rows[r].query) + at * q->stride[3] * width;
-            if (width == plan->takes && q->stride[3] == 1 && (plan->kernel->reads || some % 16 == 0) && !odd) continue;
             memset(line, 0, (size_t)(ATTN_TILE * real));
             load(plan, convert, line, lines[r], q->stride[3], some);
             lines[r] = line;
@@ -87,28 +81,32 @@ void attn_task_load(const struct attn_task *t, const attn_in *q, const struct at
 void attn_task_locate(struct attn_task *t, int64_t index)
 {
     const struct attn_place p = attn_plan_place(t->plan, index);
-    t->batch = p.batch;
-    t->group_head = p.group_head;
+    struct attn_row        *row = t->rows;
+    t->batch = p.batch, t->group_head = p.group_head;
+    t->query = p.query, t->queries = p.queries;
     t->block.m = p.heads * p.queries;
-    for (int64_t r = 0, head = p.head, i = 0; r < t->block.m; r++) {
-        t->rows[r].head = t->rows[r].to_head = head;
-        t->rows[r].query = t->rows[r].to_query = p.query + i;
-        if (++i == p.queries) i = 0, head++;
-    }
+    for (int64_t head = p.head; head < p.head + p.heads; head++)
+        for (int64_t query = p.query; query < p.query + p.queries; query++)
+            *row++ = (struct attn_row){.head = head, .query = query, .to_head = head, .to_query = query};
 }
 
 /* The next task's queries are on their way while this one computes: short sequences would wait for them. */
 static void prefetch_queries(const struct attn_plan *plan, int64_t index)
 {
-    const attn_in   *q = &plan->d.q;
-    struct attn_task t;
+    const attn_in *q = &plan->d.q;
     if (index >= plan->tasks || q->stride[3] != 1) return;
-    t.plan = plan;
-    attn_task_locate(&t, index);
-    for (int64_t r = 0; r < t.block.m; r++) {
-        const char *row = attn_task_element(q->data, q->stride, q->dtype, t.batch, t.rows[r].head, t.rows[r].query);
-        for (int64_t at = 0; at < plan->d.dim * (int64_t)attn_dtype_bytes(q->dtype); at += 64) __builtin_prefetch(row + at);
-    }
+    const struct attn_place p = attn_plan_place(plan, index);
+    for (int64_t head = p.head; head < p.head + p.heads; head++)
+        for (int64_t query = p.query; query < p.query + p.queries; query++) {
+            const char *row = attn_task_element(q->data, q->stride, q->dtype, p.batch, head, query);
+            for (int64_t at = 0; at < plan->d.dim * attn_width(q->dtype); at += 64) __builtin_prefetch(row + at);
+        }
+}
+
+/* array[..] = x, for all rows of the kernel */
+static void fill(const struct attn_plan *plan, void *array, double x)
+{
+    for (int64_t r = 0; r < plan->kernel->rows; r++) attn_task_put(plan, array, r, x);
 }
 
 /* Queries and what belongs to each row. */
@@ -124,13 +122,12 @@ void attn_task_ready(struct attn_task *t)
     b->shift = t->slot + plan->at.shift;
     b->pack = t->slot + plan->at.pack;
     b->slope = d->alibi.data ? t->slot + plan->at.slope : 0;
-    memset(t->slot + plan->at.slope, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
-    memset(t->slot + plan->at.near, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
-    memset(t->slot + plan->at.shift, 0, (size_t)(plan->kernel->rows * plan->kernel->real_bytes));
-    for (int64_t r = 0; r < plan->kernel->rows; r++) attn_task_put(plan, t->slot + plan->at.sink, r, -INFINITY);
+    fill(plan, t->slot + plan->at.shift, 0);
+    fill(plan, t->slot + plan->at.sink, -INFINITY);
+    if (d->alibi.data) fill(plan, t->slot + plan->at.slope, 0), fill(plan, t->slot + plan->at.near, 0);
+    attn_mask_rows(d, t->batch, t->rows, b->m);
     for (int64_t r = 0; r < b->m; r++) {
-        struct attn_row *row = &t->rows[r];
-        attn_mask_row(d, t->batch, row);
+        const struct attn_row *row = &t->rows[r];
         if (d->alibi.data)
             attn_task_put(plan, t->slot + plan->at.slope, r,
                           get(&d->alibi, t->batch * d->alibi.stride[0] + row->head * d->alibi.stride[1]) * ATTN_DOMAIN);
@@ -152,12 +149,12 @@ static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t 
                            int64_t *reads)
 {
     const struct attn_plan *plan = t->plan;
-    const size_t            width = attn_dtype_bytes(x->dtype);
+    const int64_t           width = attn_width(x->dtype);
     *reads = x->dtype == ATTN_F16 ? ATTN_READ_F16 : x->dtype == ATTN_BF16 ? ATTN_READ_BF16 : ATTN_READ_AS_IS;
     *step = dim;
     const char *from = attn_task_element(x->data, x->stride, x->dtype, t->batch, t->group_head, j);
-    if ((x->stride[3] == 1 || dim == 1) && ((int64_t)width == plan->takes || plan->kernel->also >> *reads & 1)) {
-        if ((int64_t)width == plan->takes) *reads = ATTN_READ_AS_IS;
+    if ((x->stride[3] == 1 || dim == 1) && (width == plan->takes || plan->kernel->also >> *reads & 1)) {
+        if (width == plan->takes) *reads = ATTN_READ_AS_IS;
         *step = x->stride[2];
         return from;
     }
@@ -168,8 +165,7 @@ static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t 
         return to;
     }
     *reads = ATTN_READ_AS_IS;
-    for (int64_t i = 0; i < n; i++)
-        load(plan, plan->in, to + i * dim * plan->takes, from + i * x->stride[2] * (int64_t)width, x->stride[3], dim);
+    for (int64_t i = 0; i < n; i++) load(plan, plan->in, to + i * dim * plan->takes, from + i * x->stride[2] * width, x->stride[3], dim);
     return to;
 }
 
@@ -213,10 +209,5 @@ void attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first
 /* The keys that any row sees by position: from *low, to *high, and what lies between, which rows of a list may not see; 0 if there are none. */
 int attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high)
 {
-    int64_t first = t->rows[0].query, last = first;
-    for (int64_t r = 1; r < t->block.m; r++) {
-        first = t->rows[r].query < first ? t->rows[r].query : first;
-        last = t->rows[r].query > last ? t->rows[r].query : last;
-    }
-    return attn_mask_span(&t->plan->d, t->batch, first, last + 1 - first, low, high);
+    return attn_mask_span(&t->plan->d, t->batch, t->query, t->queries, low, high);
 }

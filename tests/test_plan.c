@@ -29,9 +29,8 @@ static attn_plan_info describe_plan(const attn_desc *d)
 static struct attn_plan plan_of(const attn_desc *d)
 {
     struct attn_plan plan;
-    attn_desc        checked;
-    assert_int_equal(attn_check_desc(d, &checked, 0, NULL), ATTN_OK);
-    assert_int_equal(attn_plan_make(&plan, &checked, NULL), ATTN_OK);
+    assert_int_equal(attn_check_desc(d, &plan.d, 0, NULL), ATTN_OK);
+    assert_int_equal(attn_plan_make(&plan, NULL), ATTN_OK);
     return plan;
 }
 
@@ -54,7 +53,7 @@ static double count(const attn_desc *d, const struct attn_place *p, int64_t from
     *low = INT64_MAX, *high = 0;
     for (int64_t i = p->query; i < p->query + p->queries; i++) {
         struct attn_row row = {.head = p->head, .query = i};
-        attn_mask_row(d, p->batch, &row);
+        attn_mask_rows(d, p->batch, &row, 1);
         for (int64_t j = from; j < to; j++)
             if (j >= row.low && j < row.high) pairs++, *low = j < *low ? j : *low, *high = j >= *high ? j + 1 : *high;
     }
