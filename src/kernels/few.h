@@ -416,15 +416,13 @@ FN int32_t few_finish(const struct attn_block *b, const void *sinks, void *shift
         real          *top = (real *)b->part.top + r, *sum = (real *)b->part.sum + r, *o = (real *)b->part.o + r * WIDE(b->value_dim);
         const real     sink = ((const real *)sinks)[r];
         struct ending  e = ending_make(v_set(*top), v_set(*sum), v_set(sink), v_set(((const real *)shifts)[r]));
-        const vec      zero = v_set(0);
         struct natural n[LANES];
         ending_lanes(&e, n);
         if (lse) lse[r] = natural_lse(&n[0], sink);
         *top = n[0].top;
         v_store(lanes, v_div(v_set(1), e.all));
         *sum = lanes[0];
-        for (int64_t c = 0; c < b->value_dim; c += LANES)
-            v_store(o + c, v_pick(e.blind, zero, v_add(times(v_load(o + c), e.factor), zero)));
+        for (int64_t c = 0; c < b->value_dim; c += LANES) v_store(o + c, v_add(times(v_load(o + c), e.factor), v_set(0)));
     }
     return 0;
 }

@@ -123,9 +123,10 @@ FN FORCE void fetch(struct ahead *a)
 /* x * factor, the factor in two parts, so that the product is rounded once. A finite number stays finite, as it times a key of 0 is 0. */
 FN FORCE vec scale_query(vec x, double factor)
 {
-    const vec a = v_set((real)factor), b = v_set((real)(factor - (double)(real)factor)), most = v_set((real)LARGEST), zero = v_set(0);
-    vec       y = v_fma(x, a, times(x, b)), size = v_max(x, v_sub(zero, x));
-    return v_pick(v_lt(size, v_set((real)INFINITY)), v_max(v_sub(zero, most), v_min(most, y)), times(x, a));
+    const vec a = v_set((real)factor), b = v_set((real)(factor - (double)(real)factor)), most = v_set((real)LARGEST),
+              least = v_set(-(real)LARGEST);
+    vec finite = v_max(least, v_min(most, x)), y = v_fma(x, a, times(finite, b)); /* of an infinite x, a alone makes the sign */
+    return fabs(factor) <= 1 ? y : v_pick(v_eq(x, finite), v_max(least, v_min(most, y)), y);
 }
 
 /* What is done to scores between the products, as far as ATTN_UPTO_ says; absent things are NULL. */
@@ -185,8 +186,7 @@ FN int32_t give_shift(real wild, real sum, real *shift)
 
 /* A vector of rows at its end: the sum is z f + g, f for the keys and g for the sink, both against top. */
 struct ending {
-    vec  top, z, f, g, all, factor; /* factor: what o is multiplied by */
-    mask blind;                     /* nothing seen, or only scores of -inf, beside whatever values */
+    vec top, z, f, g, all, factor; /* factor: what o is multiplied by; 0 where nothing was seen, or only scores of -inf: there o is 0 */
 };
 
 FN FORCE struct ending ending_make(vec top, vec sum, vec sink, vec shift)
@@ -199,8 +199,7 @@ FN FORCE struct ending ending_make(vec top, vec sum, vec sink, vec shift)
     e.f = v_pick(v_eq(top, e.top), one, exp2_plain(v_sub(top, e.top)));
     e.g = v_pick(v_eq(extra, none), v_set(0), exp2_plain(v_sub(extra, e.top)));
     e.all = v_add(times(e.z, e.f), e.g);
-    e.factor = times(v_div(e.f, e.all), back);
-    e.blind = v_eq(e.z, v_set(0));
+    e.factor = v_pick(v_eq(e.z, v_set(0)), v_set(0), times(v_div(e.f, e.all), back));
     return e;
 }
 

@@ -276,8 +276,8 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
     real         *top = b->part.top, factor[ROWS] __attribute__((aligned(64)));
     int64_t       done = 0;
     int           stay = 1;
-    for (int r = 0; r < VECTORS(b) * LANES; r++)
-        if (top[r] == -(real)INFINITY) done = t->keys < 8 ? t->keys : 8;
+    for (int v = 0; v < VECTORS(b); v++)
+        if (v_any(v_eq(v_load(top + v * LANES), v_set(-(real)INFINITY)))) done = t->keys < 8 ? t->keys : 8;
     if (done) score_keys(b, t, 0, VECTORS(b), 0, done, 0);
     const struct stretch first = {0, 0, done, done}, all = {0, 0, t->keys, t->keys};
     for (int v = 0; v < VECTORS(b); v++) {
@@ -420,39 +420,40 @@ FN void fold(const struct attn_block *b, const struct attn_part *into)
     }
 }
 
-FN int32_t overflowed(const struct attn_block *b, real *shift)
+FN int32_t give_shifts(const struct attn_block *b, int v, vec wild, real *shift)
 {
-    int32_t found = 0;
-    for (int v = 0; v < VECTORS(b); v++) {
-        vec  zero = v_set(0), wild = zero;
-        real lanes[LANES] __attribute__((aligned(64)));
-        for (int64_t c = 0; c < b->value_dim; c++) wild = v_fma(v_load((const real *)b->part.o + c * ROWS + v * LANES), zero, wild);
-        v_store(lanes, wild);
-        for (int r = v * LANES; r < (v + 1) * LANES && r < b->m; r++)
-            found |= give_shift(lanes[r - v * LANES], ((const real *)b->part.sum)[r], &shift[r]);
-    }
+    const vec zero = v_set(0), one = v_set(1);
+    real      lanes[LANES] __attribute__((aligned(64)));
+    int32_t   found = 0;
+    if (!v_any(v_eq(v_pick(v_eq(wild, zero), zero, one), one))) return 0;
+    v_store(lanes, wild);
+    for (int r = v * LANES; r < (v + 1) * LANES && r < b->m; r++)
+        found |= give_shift(lanes[r - v * LANES], ((const real *)b->part.sum)[r], &shift[r]);
     return found;
 }
 
 FN int32_t finish(const struct attn_block *b, const void *sinks, void *shifts, double *lse)
 {
-    if (overflowed(b, shifts)) return 1;
+    int32_t found = 0;
     for (int v = 0; v < VECTORS(b); v++) {
         real          *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
         const real    *sink = (const real *)sinks + v * LANES;
         struct ending  e = ending_make(v_load(top), v_load(sum), v_load(sink), v_load((const real *)shifts + v * LANES));
         const vec      zero = v_set(0);
+        vec            wild = zero;
         struct natural n[LANES];
+        for (int64_t c = 0; c < b->value_dim; c++) {
+            real *o = (real *)b->part.o + c * ROWS + v * LANES;
+            wild = v_fma(v_load(o), zero, wild);
+            v_store(o, v_add(times(v_load(o), e.factor), zero));
+        }
+        found |= give_shifts(b, v, wild, (real *)shifts);
         if (lse) ending_lanes(&e, n);
         for (int r = 0; lse && r < LANES && v * LANES + r < b->m; r++) lse[v * LANES + r] = natural_lse(&n[r], sink[r]);
         v_store(top, e.top);
         v_store(sum, v_div(v_set(1), e.all));
-        for (int64_t c = 0; c < b->value_dim; c++) {
-            real *o = (real *)b->part.o + c * ROWS + v * LANES;
-            v_store(o, v_pick(e.blind, zero, v_add(times(v_load(o), e.factor), zero)));
-        }
     }
-    return 0;
+    return found;
 }
 
 FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
