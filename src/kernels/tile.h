@@ -315,8 +315,8 @@ FN void drop_weights(const struct attn_block *b, const struct attn_tile *t, int 
         v_store((real *)b->s + at, dropped(v_load((const real *)b->s + at), v_load((const real *)t->drop + at), v_set((real)t->raise)));
 }
 
-#if !PAIRS
-/* Weights of keys from .. to - 1 of vector v against ref, in the place of scores; returns sum and them, in order. */
+/* Weights of keys from .. to - 1 of vector v against ref, in the place of scores; returns sum and them, in order.
+ * What follows wants them as they meet their values. */
 FN vec weigh_edge(const struct attn_block *b, int v, int64_t from, int64_t to, vec ref, vec sum)
 {
     const vec hide = v_set(-(real)INFINITY);
@@ -326,6 +326,7 @@ FN vec weigh_edge(const struct attn_block *b, int v, int64_t from, int64_t to, v
         sum = v_add(sum, p);
         v_store(at, p);
     }
+    take_weights(b, v, from, to);
     return sum;
 }
 
@@ -361,32 +362,26 @@ FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v,
     v_store(factor + v * LANES, v_set(1));
     return 1;
 }
-#else
-FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v, const struct stretch *at, real *factor)
-{
-    (void)b, (void)t, (void)v, (void)at, (void)factor;
-    return 0;
-}
-#endif
 
 FN void step(const struct attn_block *b, const struct attn_tile *t)
 {
-    const int edited = t->edit || b->slope || b->cap > 0, wild = take_values(b, t);
-    real      factor[ROWS] __attribute__((aligned(64)));
-    if (!edited && !t->low && !b->shifted && !t->drop && !(PAIRS && wild) && step_fused(b, t)) return;
+    const int edited = t->edit || b->slope || b->cap > 0, wild = take_values(b, t),
+              plain = !edited && !b->shifted && !t->drop && !(PAIRS && wild);
+    real factor[ROWS] __attribute__((aligned(64)));
+    if (plain && !t->low && step_fused(b, t)) return;
     if (t->low) { /* vector by vector, each with the keys it sees: a diagonal costs half */
         for (int v = 0; v < VECTORS(b); v++) {
             struct stretch s;
             if (!range(b, t, v, &s)) continue;
-            if (edited || b->shifted || t->drop || !weigh_fused(b, t, v, &s, factor)) {
+            if (!plain || !weigh_fused(b, t, v, &s, factor)) {
                 score_keys(b, t, v, 1, s.from, s.to, 0);
                 edit_scores(b, t, ATTN_UPTO_BIASED, v, s.from, edited ? s.to : s.clear);
                 if (!edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, s.clear_end, s.to);
                 if (weigh(b, v, &s, factor)) s.clear = s.clear_end;
+                if (t->drop) drop_weights(b, t, v, s.from, s.to);
+                take_weights(b, v, s.from, s.to);
             }
-            if (t->drop) drop_weights(b, t, v, s.from, s.to);
             if (!wild) s.clear = s.from, s.clear_end = s.to;
-            take_weights(b, v, s.from, s.to);
             value_channels(b, t, factor + v * LANES, v, 1, &s);
         }
         return;
