@@ -83,7 +83,7 @@ void attn_backward_add_places(const struct attn_backward_plan *plan, char *work,
                               int64_t first, char *lines, const void *ds)
 {
     const attn_out to = places(plan, work);
-    plan->run.kernel->unload(&t->block, lines, ds, ATTN_TILE, 0, tile->keys);
+    plan->run.kernel->unload(&t->block, lines, ATTN_TILE, ds, ATTN_TILE, 0, tile->keys);
     for (int64_t r = 0; r < t->block.m; r++)
         put_line(plan, attn_plan_convert(to.dtype),
                  place(&to, t->batch, t->rows[r].head, t->rows[r].query, attn_key_start(&plan->run.d, t->batch) + first), to.stride[3],
@@ -100,7 +100,7 @@ void attn_backward_store(const struct attn_backward_plan *plan, char *work, stru
     const char      *sums = work + plan->dq_sums + index * d->dim * rows;
     for (int64_t at = 0; plan->g.dq.data && at < d->dim; at += ATTN_TILE) {
         const int64_t n = d->dim - at < ATTN_TILE ? d->dim - at : ATTN_TILE;
-        plan->run.kernel->unload(&t->block, lines, sums, d->dim, at, n);
+        plan->run.kernel->unload(&t->block, lines, ATTN_TILE, sums, d->dim, at, n);
         for (int64_t r = 0; r < t->block.m; r++)
             put_line(plan, plan->dq, place(&plan->g.dq, t->batch, t->rows[r].head, t->rows[r].query, at), plan->g.dq.stride[3],
                      lines + r * ATTN_TILE * real, n, d->scale, plan->g.accumulate);

@@ -9,13 +9,19 @@
 
 #include "internal.h"
 
+#if defined(__x86_64__)
+static int32_t has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma");
+}
+#endif
+
 int32_t attn_cpu_usable(const char *isa)
 {
 #if defined(__x86_64__)
-    if (strcmp(isa, "avx512") == 0)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma");
-    if (strcmp(isa, "avx512bf16") == 0) return attn_cpu_usable("avx512") && __builtin_cpu_supports("avx512bf16");
+    if (strcmp(isa, "avx512bf16") == 0) return has_avx512() && __builtin_cpu_supports("avx512bf16");
+    if (strcmp(isa, "avx512") == 0) return has_avx512();
     if (strcmp(isa, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 #elif defined(__aarch64__)
     if (strcmp(isa, "neon") == 0) return 1; /* part of the architecture */

@@ -89,7 +89,7 @@ void attn_exec_weights(struct attn_task *t, const attn_out *to, const struct att
         if (sees != ATTN_SEES_NONE) {
             plan->kernel->scores(&t->block, &tile, stage);
             plan->kernel->weights(&t->block, n, stage);
-            plan->kernel->unload(&t->block, t->slot + plan->at.edit, t->block.s, ATTN_TILE, 0, n);
+            plan->kernel->unload(&t->block, t->slot + plan->at.edit, ATTN_TILE, t->block.s, ATTN_TILE, 0, n);
         }
         for (int64_t r = 0; r < t->block.m; r++)
             for (int64_t i = 0; i < n; i++) {
@@ -109,9 +109,10 @@ static void write_results(struct attn_task *t)
     const attn_desc        *d = &plan->d;
     const double           *lse = (const double *)(t->slot + plan->at.lse);
     for (int64_t at = 0; at < d->value_dim; at += ATTN_TILE) {
-        int64_t some = d->value_dim - at < ATTN_TILE ? d->value_dim - at : ATTN_TILE;
-        plan->kernel->unload(&t->block, t->slot + plan->at.edit, t->block.part.o, d->value_dim, at, some);
-        attn_task_store(t, &d->out, plan->out, some, at);
+        int64_t step = ATTN_TILE, some = d->value_dim - at < ATTN_TILE ? d->value_dim - at : ATTN_TILE;
+        char   *there = attn_task_place(t, &d->out, some, at, &step), *lines = there ? there : t->slot + plan->at.edit;
+        plan->kernel->unload(&t->block, lines, step, t->block.part.o, d->value_dim, at, some);
+        if (!there) attn_task_store(t, &d->out, plan->out, some, at);
     }
     for (int64_t r = 0; d->lse.data && r < t->block.m; r++) {
         const struct attn_row *row = &t->rows[r];

@@ -262,7 +262,7 @@ static void walk(struct look *l)
         const int64_t    n = high - first < ATTN_TILE ? high - first : ATTN_TILE;
         if (attn_task_tile(&l->t, &tile, first, n, 1) == ATTN_SEES_NONE) continue;
         kernel->scores(&l->t.block, &tile, ATTN_UPTO_WEIGHT);
-        kernel->unload(&l->t.block, l->survey.lines, l->t.block.s, ATTN_TILE, 0, n);
+        kernel->unload(&l->t.block, l->survey.lines, ATTN_TILE, l->t.block.s, ATTN_TILE, 0, n);
         spread_nan(l, first, n);
         l->survey.keys = n, l->survey.first = first;
         kernel->survey(&l->survey);

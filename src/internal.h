@@ -109,6 +109,7 @@ int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t firs
 void    attn_task_keys(struct attn_task *t, struct attn_tile *tile, int64_t first);
 void    attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first);
 int     attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high);
+char   *attn_task_place(const struct attn_task *t, const attn_out *to, int64_t n, int64_t skip, int64_t *step);
 void    attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip);
 
 /* describe.c: tells what the plan costs; 0 when there is no memory. */

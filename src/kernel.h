@@ -137,8 +137,9 @@ struct attn_kernel {
     /* Channels at .. at + n - 1 of q: lines[r][c - at] * factor, rounded once; a finite number stays finite. Lines of reals hold n rounded up to 16. */
     void (*load)(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor);
 
-    /* lines[r][i] = thing at + i of row r, n <= ATTN_TILE of them, out of o (total = value_dim) or s (total = ATTN_TILE); lines is [rows][ATTN_TILE] */
-    void (*unload)(const struct attn_block *b, void *lines, const void *from, int64_t total, int64_t at, int64_t n);
+    /* lines[r * step + i] = thing at + i of row r, n <= ATTN_TILE of them, out of o (total = value_dim) or s (total = ATTN_TILE); lines, which may lie
+     * anywhere, hold n rounded up to 16 */
+    void (*unload)(const struct attn_block *b, void *lines, int64_t step, const void *from, int64_t total, int64_t at, int64_t n);
 
     /* part.o = part.sum = 0, part.top = -inf */
     void (*begin)(const struct attn_block *b, const struct attn_part *part);

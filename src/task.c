@@ -19,13 +19,23 @@ static void load(const struct attn_plan *plan, const struct attn_convert *c, voi
         c->load_f64(to, from, stride, n);
 }
 
+/* Where attn_kernel.unload may leave n numbers per row in an output at once, `skip` elements along its last axis; NULL: attn_task_store() does it. */
+char *attn_task_place(const struct attn_task *t, const attn_out *to, int64_t n, int64_t skip, int64_t *step)
+{
+    const int64_t width = attn_width(to->dtype);
+    if (width != t->plan->kernel->real_bytes || to->stride[3] != 1 || n % 16 != 0 || t->queries != t->block.m) return 0;
+    *step = to->stride[2];
+    return (char *)attn_task_element(to->data, to->stride, to->dtype, t->batch, t->rows[0].to_head, t->rows[0].to_query) + skip * width;
+}
+
 /* A line of each row to an output, `skip` elements along its last axis. The edit tile serves as the lines: when something is stored it is not in use. */
 void attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip)
 {
-    const int64_t step = ATTN_TILE * t->plan->kernel->real_bytes, at = skip * to->stride[3] * attn_width(to->dtype);
+    const int64_t width = attn_width(to->dtype), *stride = to->stride, step = ATTN_TILE * t->plan->kernel->real_bytes;
+    char         *out = (char *)to->data + (t->batch * stride[0] + skip * stride[3]) * width;
     const char   *line = t->slot + t->plan->at.edit;
     for (const struct attn_row *row = t->rows; row < t->rows + t->block.m; row++, line += step) {
-        char *place = (char *)attn_task_element(to->data, to->stride, to->dtype, t->batch, row->to_head, row->to_query) + at;
+        char *place = out + (row->to_head * stride[1] + row->to_query * stride[2]) * width;
         if (t->plan->kernel->real_bytes == 4)
             convert->store_f32(place, to->stride[3], (const float *)(const void *)line, n);
         else
@@ -58,11 +68,12 @@ void attn_task_load(const struct attn_task *t, const attn_in *q, const struct at
     const int               odd = !plan->kernel->reads && real == 4 && size != 0 &&
                     (size > 0x1p60 || size < 0x1p-60); /* no float to multiply with: done here, in double */
     for (int64_t at = 0; at < dim; at += ATTN_TILE) {
-        const int64_t some = dim - at < ATTN_TILE ? dim - at : ATTN_TILE, skip = at * q->stride[3] * width;
+        const int64_t some = dim - at < ATTN_TILE ? dim - at : ATTN_TILE;
+        const char   *from = (const char *)q->data + (t->batch * q->stride[0] + at * q->stride[3]) * width;
         const int     there = width == plan->takes && q->stride[3] == 1 && (plan->kernel->reads || some % 16 == 0) && !odd;
         const void   *lines[ATTN_ROWS_MAX];
         for (int64_t r = 0; r < t->block.m; r++) {
-            lines[r] = attn_task_element(q->data, q->stride, q->dtype, t->batch, t->rows[r].head, t->rows[r].query) + skip;
+            lines[r] = from + (t->rows[r].head * q->stride[1] + t->rows[r].query * q->stride[2]) * width;
             if (there) continue;
             char *line = t->slot + plan->at.edit + r * ATTN_TILE * real;
             memset(line, 0, (size_t)(ATTN_TILE * real));

@@ -575,13 +575,14 @@ static void transpositions(void **state)
             rng         r = rng_make("transpose", row * 1000 + at);
             int32_t     reads = reads_of(k);
             int64_t     m = rng_range(&r, 1, k->rows), n = rng_range(&r, 1, ATTN_TILE), width = (n + 15) / 16 * 16;
+            int64_t     step = rng_range(&r, width, ATTN_TILE);
             double      factor = factors[at % COUNT(factors)];
             guarded     lines, q, out;
             const void *line[ATTN_ROWS_MAX];
             int64_t     line_bytes = (reads == dtype ? width : n) * (int64_t)element_bytes(reads);
             guarded_make(&lines, (size_t)(m * line_bytes), GUARD_ABOVE, 0xFF);
             guarded_make(&q, (size_t)((strstr(k->name, "_few") ? width : n) * k->rows * k->real_bytes), GUARD_ABOVE, 0xFF);
-            guarded_make(&out, (size_t)(k->rows * ATTN_TILE * k->real_bytes), GUARD_ABOVE, 0xFF);
+            guarded_make(&out, (size_t)(((m - 1) * step + width) * k->real_bytes), GUARD_ABOVE, 0xFF);
             for (int64_t i = 0; i < m; i++) {
                 line[i] = lines.bytes + i * line_bytes;
                 for (int64_t c = 0; c < n; c++)
@@ -600,9 +601,9 @@ static void transpositions(void **state)
                 }
             for (int64_t i = 0; i < m; i++)
                 for (int64_t c = 0; c < n; c++) element_set(q.bytes, dtype, place(k, i, c, width), (double)(c * k->rows + i));
-            k->unload(&block, out.bytes, q.bytes, n, 0, n);
+            k->unload(&block, out.bytes, step, q.bytes, n, 0, n);
             for (int64_t i = 0; i < m; i++)
-                for (int64_t c = 0; c < n; c++) assert_true(element_get(out.bytes, dtype, i * ATTN_TILE + c) == (double)(c * k->rows + i));
+                for (int64_t c = 0; c < n; c++) assert_true(element_get(out.bytes, dtype, i * step + c) == (double)(c * k->rows + i));
             assert_null(guarded_broken(&q));
             assert_null(guarded_broken(&out));
             guarded_free(&lines), guarded_free(&q), guarded_free(&out);

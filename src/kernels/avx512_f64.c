@@ -31,7 +31,7 @@ static FORCE TARGET vec v_load_any(const real *a)
 }
 static FORCE TARGET void v_store(real *to, vec a)
 {
-    _mm512_store_pd(to, a);
+    _mm512_storeu_pd(to, a);
 }
 static FORCE TARGET vec v_add(vec a, vec b)
 {

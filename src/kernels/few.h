@@ -320,10 +320,10 @@ FN void few_totals(const struct attn_block *b, int64_t r, int64_t from, int64_t 
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
 
-FN void few_unload(const struct attn_block *b, void *lines, const void *from, int64_t total, int64_t at, int64_t n)
+FN void few_unload(const struct attn_block *b, void *lines, int64_t step, const void *from, int64_t total, int64_t at, int64_t n)
 {
     for (int64_t r = 0; r < b->m; r++)
-        memcpy((real *)lines + r * ATTN_TILE, (const real *)from + r * WIDE(total) + at, (size_t)n * sizeof(real));
+        memcpy((real *)lines + r * step, (const real *)from + r * WIDE(total) + at, (size_t)n * sizeof(real));
 }
 
 FN void few_begin(const struct attn_block *b, const struct attn_part *part)

@@ -9,7 +9,7 @@
  *   NV              vectors of queries in a block: rows = NV * LANES; 1 to 4
  *   NB              keys (scores) or channels (values) per register block; NV * NB + NV + 1 registers must exist
  * and these static inline functions (TARGET, FORCE):
- *   v_set(real) v_load(const real *) v_load_any(const real *), the same at any address   v_store(real *, vec) v_add v_sub v_div v_fma(a, b, c) = a b + c
+ *   v_set(real) v_load(const real *) v_load_any(const real *), the same at any address   v_store(real *, vec), at any address   v_add v_sub v_div v_fma(a, b, c) = a b + c
  *   v_max(a, b)     a > b ? a : b: NaN in a is lost, NaN in b stays (the reference must not become NaN, the weights must)   v_min(a, b)
  *   v_lt(a, b) v_eq(a, b) -> mask   v_pick(mask, yes, no)   v_any(mask)
  *   v_round(a)      to nearest even, |a| < 2^20 or NaN or infinite
@@ -207,7 +207,7 @@ FN void load(const struct attn_block *b, void *q, int64_t at, int64_t n, const v
 
 #endif
 
-FN void unload(const struct attn_block *b, void *lines, const void *from, int64_t total, int64_t at, int64_t n)
+FN void unload(const struct attn_block *b, void *lines, int64_t step, const void *from, int64_t total, int64_t at, int64_t n)
 {
     (void)total;
     for (int64_t v = 0; v * LANES < b->m; v++)
@@ -218,7 +218,7 @@ FN void unload(const struct attn_block *b, void *lines, const void *from, int64_
             v_transpose(x);
 #pragma GCC unroll 16
             for (int r = 0; r < LANES; r++)
-                if (v * LANES + r < b->m) v_store((real *)lines + (v * LANES + r) * ATTN_TILE + i, x[r]);
+                if (v * LANES + r < b->m) v_store((real *)lines + (v * LANES + r) * step + i, x[r]);
         }
 }
 
