@@ -144,9 +144,9 @@ struct attn_kernel {
     /* part.o = part.sum = 0, part.top = -inf */
     void (*begin)(const struct attn_block *b, const struct attn_part *part);
 
-    /* The edit tile of m queries, from rows of ATTN_TILE entries: edit[j][r] = seen[r][j] ? add[r][j] * log2(e) / 2 : -inf. seen NULL: all;
-     * add NULL: 0. Returns how many of the m * keys entries are -inf. */
-    int64_t (*edit)(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add);
+    /* The edit tile of m queries, room for ATTN_TILE keys, from rows of as many entries: edit[j][r] = seen[r][j] ? add[r][j] * log2(e) / 2 : -inf.
+     * One of the two may be NULL: seen, all; add, 0. */
+    void (*edit)(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add);
 
     /* b->s = scores of the tile, as far as ATTN_UPTO_ says */
     void (*scores)(const struct attn_block *b, const struct attn_tile *t, int32_t upto);

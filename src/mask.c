@@ -138,6 +138,8 @@ static const void *entries(const struct attn_plan *plan, const attn_in *t, int64
     const char   *from =
         (const char *)t->data +
         (batch * step[0] + row->head * step[1] + row->query * step[2] + (attn_key_start(&plan->d, batch) + first) * step[3]) * width;
+    if (step[3] == 1) /* the next tile's are on their way while this one is computed */
+        for (int64_t at = keys * width; at < 2 * keys * width; at += 64) __builtin_prefetch(from + at, 0, 2);
     if (width == real && step[3] == 1 && keys == ATTN_TILE) return from;
     memset(line, 0, (size_t)(ATTN_TILE * real));
     if (real == 1)
@@ -147,6 +149,31 @@ static const void *entries(const struct attn_plan *plan, const attn_in *t, int64
     else
         plan->bias->load_f64((double *)line, from, step[3], keys);
     return line;
+}
+
+/* Rows of the mask or bias that are the same throughout are left out of the work; most others are known by their first entries. */
+static int all_seen(const unsigned char *const *allow, int64_t m, int64_t keys)
+{
+    for (int64_t r = 0; r < m; r++)
+        if (memchr(allow[r], 0, (size_t)keys)) return 0;
+    return 1;
+}
+
+static int none_seen(const unsigned char *const *allow, int64_t m, int64_t keys)
+{
+    for (int64_t r = 0; r < m; r++)
+        if (allow[r][0] || memcmp(allow[r], allow[r] + 1, (size_t)keys - 1) != 0) return 0;
+    return 1;
+}
+
+static int none_added(const void *const *add, int64_t m, int64_t keys, int64_t real)
+{
+    for (int64_t r = 0; r < m; r++) {
+        const char *line = add[r];
+        if ((real == 4 ? (double)*(const float *)add[r] : *(const double *)add[r]) != -INFINITY) return 0;
+        if (memcmp(line, line + real, (size_t)((keys - 1) * real)) != 0) return 0;
+    }
+    return 1;
 }
 
 /* low and high of the tile, per row, as the kernel's reals */
@@ -190,7 +217,10 @@ int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, 
         if (d->allow.data) allow[r] = entries(plan, &d->allow, batch, &rows[r], first, keys, (char *)seen[r], 1);
         if (d->bias.data) add[r] = entries(plan, &d->bias, batch, &rows[r], first, keys, line, real);
     }
-    int64_t hidden = plan->kernel->edit(slot + plan->at.edit, m, keys, d->allow.data ? allow : 0, d->bias.data ? add : 0);
-    if (hidden == m * keys) return ATTN_SEES_NONE;
-    return hidden || d->bias.data ? sees | ATTN_SEES_EDIT : sees;
+    const int mixed = d->allow.data && !all_seen(allow, m, keys);
+    if (mixed && none_seen(allow, m, keys)) return ATTN_SEES_NONE;
+    if (d->bias.data && none_added(add, m, keys, real)) return ATTN_SEES_NONE;
+    if (!mixed && !d->bias.data) return sees;
+    plan->kernel->edit(slot + plan->at.edit, m, keys, mixed ? allow : 0, d->bias.data ? add : 0);
+    return sees | ATTN_SEES_EDIT;
 }

@@ -279,7 +279,7 @@ static void bench_make(struct bench *t, const struct attn_kernel *kernel, const 
                                   [SINK] = rows,
                                   [LOW] = rows,
                                   [HIGH] = rows,
-                                  [EDIT] = tile * rows,
+                                  [EDIT] = ATTN_TILE * rows,
                                   [K] = c->keys ? (c->keys - 1) * (c->dim + c->k_gap) + c->dim : 0,
                                   [V] = c->keys ? (c->keys - 1) * (c->value_dim + c->v_gap) + c->value_dim : 0,
                                   [PACK] = kernel->reads ? ATTN_TILE * wide_of(c->value_dim) : 0,
@@ -338,17 +338,17 @@ static void edit_make(struct bench *t, int64_t first, int64_t keys)
     const unsigned char     *seen_rows[ATTN_ROWS_MAX];
     const void              *add_rows[ATTN_ROWS_MAX];
     guarded                  lines;
-    int64_t                  hidden = 0, line = ATTN_TILE * t->kernel->real_bytes;
+    int64_t                  line = ATTN_TILE * t->kernel->real_bytes;
     guarded_make(&lines, (size_t)(c->m * line), c->side, 0xFF);
     memset(seen, 1, sizeof seen);
     for (int64_t i = 0; i < c->m; i++) {
         for (int64_t j = 0; j < keys; j++) {
             element_set(lines.bytes + i * line, c->dtype, j, c->add[i * c->keys + first + j]);
-            hidden += !(seen[i][j] = c->seen[i * c->keys + first + j]);
+            seen[i][j] = c->seen[i * c->keys + first + j];
         }
         seen_rows[i] = seen[i], add_rows[i] = lines.bytes + i * line;
     }
-    assert_int_equal(t->kernel->edit(t->a[EDIT].bytes, c->m, keys, seen_rows, add_rows), hidden);
+    t->kernel->edit(t->a[EDIT].bytes, c->m, keys, seen_rows, add_rows);
     guarded_free(&lines);
 }
 
@@ -503,7 +503,7 @@ static void rows_compute_the_formula(void **state)
     assert_int_equal(failed, 0);
 }
 
-/* The edit tile: natural numbers into the domain, -inf where not seen, how many of those; nothing beyond the vectors in use. */
+/* The edit tile: natural numbers into the domain, -inf where not seen; nothing beyond the tile. */
 static void edit_tiles(void **state)
 {
     (void)state;
@@ -517,9 +517,9 @@ static void edit_tiles(void **state)
             const unsigned char *seen_rows[ATTN_ROWS_MAX];
             const void          *add_rows[ATTN_ROWS_MAX];
             guarded              edit, add;
-            int64_t              m = rng_range(&r, 1, k->rows), hidden = 0, some = rng_percent(&r, 70), added = rng_percent(&r, 70),
+            int64_t              m = rng_range(&r, 1, k->rows), some = rng_percent(&r, 70), added = !some || rng_percent(&r, 60),
                     line = ATTN_TILE * k->real_bytes;
-            guarded_make(&edit, (size_t)((strstr(k->name, "_few") ? ATTN_TILE : keys) * k->rows * k->real_bytes), GUARD_ABOVE, 0xA5);
+            guarded_make(&edit, (size_t)(ATTN_TILE * k->rows * k->real_bytes), GUARD_ABOVE, 0xA5);
             guarded_make(&add, (size_t)(m * line), GUARD_ABOVE, 0);
             for (int64_t i = 0; i < m; i++) {
                 for (int64_t j = 0; j < ATTN_TILE; j++) {
@@ -531,7 +531,7 @@ static void edit_tiles(void **state)
                 }
                 seen_rows[i] = seen[i], add_rows[i] = add.bytes + i * line;
             }
-            int64_t n = k->edit(edit.bytes, m, keys, some ? seen_rows : NULL, added ? add_rows : NULL);
+            k->edit(edit.bytes, m, keys, some ? seen_rows : NULL, added ? add_rows : NULL);
             for (int64_t j = 0; j < keys; j++)
                 for (int64_t i = 0; i < m; i++) {
                     double got = element_get(edit.bytes, dtype, place(k, i, j, ATTN_TILE)),
@@ -540,9 +540,7 @@ static void edit_tiles(void **state)
                                   : dtype == ATTN_F32 ? (double)((float)x * (float)ATTN_DOMAIN)
                                                       : x * ATTN_DOMAIN;
                     assert_true(got == want);
-                    hidden += want == -INFINITY;
                 }
-            assert_int_equal(n, hidden);
             assert_null(guarded_broken(&edit));
             guarded_free(&edit), guarded_free(&add);
         }

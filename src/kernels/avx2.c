@@ -97,6 +97,11 @@ static FORCE TARGET mask v_seen(const unsigned char *a)
     __m256i zero = _mm256_cmpeq_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)a)), _mm256_setzero_si256());
     return _mm256_castsi256_ps(_mm256_xor_si256(zero, _mm256_set1_epi32(-1)));
 }
+static FORCE TARGET mask v_no_byte(vec a, int i)
+{
+    __m256i byte = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32((int)(255u << 8 * i)));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(byte, _mm256_setzero_si256()));
+}
 static FORCE TARGET vec v_read_f16(const void *a)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)a));

@@ -99,6 +99,11 @@ static FORCE TARGET mask v_seen(const unsigned char *a)
     __m256i zero = _mm256_cmpeq_epi64(_mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four)), _mm256_setzero_si256());
     return _mm256_castsi256_pd(_mm256_xor_si256(zero, _mm256_set1_epi32(-1)));
 }
+static FORCE TARGET mask v_no_byte(vec a, int i)
+{
+    __m256i byte = _mm256_and_si256(_mm256_castpd_si256(a), _mm256_set1_epi64x((int64_t)(UINT64_C(255) << 8 * i)));
+    return _mm256_castsi256_pd(_mm256_cmpeq_epi64(byte, _mm256_setzero_si256()));
+}
 static FORCE TARGET void v_transpose(vec *x)
 {
     vec a = _mm256_unpacklo_pd(x[0], x[1]), b = _mm256_unpackhi_pd(x[0], x[1]);

@@ -82,6 +82,10 @@ static FORCE TARGET mask v_seen(const unsigned char *a)
 {
     return _mm512_test_epi32_mask(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)a)), _mm512_set1_epi32(255));
 }
+static FORCE TARGET mask v_no_byte(vec a, int i)
+{
+    return _mm512_testn_epi32_mask(_mm512_castps_si512(a), _mm512_set1_epi32((int)(255u << 8 * i)));
+}
 static FORCE TARGET vec v_read_f16(const void *a)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)a));

@@ -89,6 +89,10 @@ static FORCE TARGET mask v_seen(const unsigned char *a)
 {
     return _mm512_test_epi64_mask(_mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)a)), _mm512_set1_epi64(255));
 }
+static FORCE TARGET mask v_no_byte(vec a, int i)
+{
+    return _mm512_testn_epi64_mask(_mm512_castpd_si512(a), _mm512_set1_epi64((int64_t)(UINT64_C(255) << 8 * i)));
+}
 static FORCE TARGET void v_transpose(vec *x)
 {
     vec t[8];

@@ -196,10 +196,8 @@ FN void gradient_query(const struct attn_gradient_block *g, const struct attn_ti
     for (int r = 0; r < ROWS; r += LANES) v_store(one + r, v_set(1));
     b.s = g->ds, b.part.o = g->dq, b.value_dim = b.dim;
     keys.v = t->k, keys.v_step = t->k_step;
-    for (int i = 0, n = cut_pieces(&b, t, list); i < n; i++) {
-        const struct stretch all = {list[i].from, list[i].from, list[i].to, list[i].to};
-        value_channels(&b, &keys, one + list[i].v0 * LANES, list[i].v0, list[i].nv, &all);
-    }
+    for (int i = 0, n = cut_pieces(&b, t, list); i < n; i++)
+        value_channels(&b, &keys, one + list[i].v0 * LANES, list[i].v0, list[i].nv, list[i].from, list[i].to, 0);
 }
 
 /* ---- sums over queries ----------------------------------------------------------------------------------------------------------------- */

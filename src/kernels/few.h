@@ -332,19 +332,16 @@ FN void few_begin(const struct attn_block *b, const struct attn_part *part)
     memset(part->o, 0, (size_t)(b->m * WIDE(b->value_dim)) * sizeof(real));
 }
 
-FN int64_t few_edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add)
+FN void few_edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add)
 {
     const vec hide = v_set(-(real)INFINITY), domain = v_set((real)ATTN_DOMAIN);
-    int64_t   hidden = 0;
     for (int64_t r = 0; r < m; r++) {
         real *to = (real *)edit + r * ATTN_TILE;
         for (int64_t j = 0; j < keys; j += LANES) {
             vec x = add ? times(v_load_any((const real *)add[r] + j), domain) : v_set(0);
             v_store(to + j, seen ? v_pick(v_seen(seen[r] + j), x, hide) : x);
         }
-        for (int64_t j = 0; j < keys; j++) hidden += to[j] == -(real)INFINITY;
     }
-    return hidden;
 }
 
 FN void few_scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto)

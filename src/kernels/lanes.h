@@ -145,12 +145,19 @@ FN FORCE struct editing editing_make(const struct attn_block *b, const struct at
     return e;
 }
 
+/* s + add; what add hides is hidden whatever s is. */
+FN FORCE vec add_seen(vec s, vec add)
+{
+    const vec hide = v_set(-(real)INFINITY);
+    return v_pick(v_eq(add, hide), hide, v_add(s, add));
+}
+
 /* One vector of scores: cap, edit, ALiBi, hiding. What e does not have is not looked at. */
 FN FORCE vec edit_score(const struct editing *e, vec s, vec key, vec add, vec slope, vec near, vec low, vec high)
 {
     const vec hide = v_set(-(real)INFINITY), zero = v_set(0);
     if (e->capped) s = softcap(s, e->cap, e->inverse);
-    if (e->edit) s = v_pick(v_eq(add, hide), hide, v_add(s, add));
+    if (e->edit) s = add_seen(s, add);
     if (e->slope) {
         vec away = v_sub(near, key);
         vec less = v_fma(v_sub(zero, slope), v_max(away, v_sub(zero, away)), s);

@@ -97,6 +97,10 @@ static FORCE mask v_seen(const unsigned char *a)
     uint32_t lanes[4] = {a[0], a[1], a[2], a[3]};
     return vcgtq_u32(vld1q_u32(lanes), vdupq_n_u32(0));
 }
+static FORCE mask v_no_byte(vec a, int i)
+{
+    return vceqzq_u32(vandq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(255u << 8 * i)));
+}
 static FORCE vec v_read_f16(const void *a)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(a)));

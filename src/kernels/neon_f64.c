@@ -97,6 +97,10 @@ static FORCE mask v_seen(const unsigned char *a)
     uint64_t lanes[2] = {a[0], a[1]};
     return vcgtq_u64(vld1q_u64(lanes), vdupq_n_u64(0));
 }
+static FORCE mask v_no_byte(vec a, int i)
+{
+    return vceqzq_u64(vandq_u64(vreinterpretq_u64_f64(a), vdupq_n_u64(UINT64_C(255) << 8 * i)));
+}
 static FORCE void v_transpose(vec *x)
 {
     vec a = vtrn1q_f64(x[0], x[1]), b = vtrn2q_f64(x[0], x[1]);

@@ -65,9 +65,44 @@ FN FORCE vec exp2_fast(const real *c, vec v, vec ref)
     return v_scale(poly(c, COUNT(exp2_c), v_sub(x, n)), n);
 }
 
-/* nk keys against nv vectors of queries; see tile.h. */
+/* The weight of a score that lacks the factor twice / 2. */
+FN FORCE vec weigh_score(const real *c, vec acc, vec twice, vec ref, const real *edit, const int edited)
+{
+    vec x = times(acc, twice);
+    if (!edited) return exp2_fast(c, x, ref);
+    const vec add = v_load(edit);
+    return v_pick(v_eq(add, v_set(-(real)INFINITY)), v_set(-(real)0.0), exp2_fast(c, v_fma(add, v_set(2), x), ref));
+}
+
+/* Scores in registers to weights, see products.h; scores and references are doubled here, as exp2_fast() wants them. */
+FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, const int nk, const int nv, struct totals *totals,
+                          const int edited)
+{
+    const vec   twice = v_set(2 * rest);
+    const real *c = exp2_c;
+    __asm__("" : "+r"(c)); /* constants are loaded here and not before the loop, where they would push accumulators out of registers */
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) {
+        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
+        ref = v_add(ref, ref);
+#pragma GCC unroll 16
+        for (int i = 0; i < nk; i += 2) {
+            const int at = i * ROWS + v * LANES;
+            vec       even = weigh_score(c, acc[i][v], twice, ref, edit + at, edited), odd = v_set(0);
+            sum = v_add(sum, even);
+            if (i + 1 < nk) {
+                odd = weigh_score(c, acc[i + 1][v], twice, ref, edit + at + ROWS, edited);
+                sum = v_add(sum, odd);
+            }
+            v_store(s + i / 2 * ROWS + v * LANES, v_pair(even, odd));
+        }
+        v_store(totals->sum + v * LANES, sum);
+    }
+}
+
+/* nk keys against nv vectors of queries; see products.h. */
 FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t dim, real rest, real *s, const int nk, const int nv,
-                          struct totals *totals)
+                          struct totals *totals, const real *edit)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
@@ -96,8 +131,6 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
             for (int v = 0; v < nv; v++) acc[i][v] = v_dot(x[v], y, acc[i][v]);
         }
     }
-    const real *c = exp2_c;
-    __asm__("" : "+r"(c)); /* constants are loaded here and not before the loop, where they would push accumulators out of registers */
     if (!totals) {
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++)
@@ -105,31 +138,19 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
             for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, times(acc[i][v], v_set(rest)));
         return;
     }
-    const vec twice = v_set(2 * rest); /* scores and references are doubled here, as exp2_fast() wants them */
-#pragma GCC unroll 4
-    for (int v = 0; v < nv; v++) {
-        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
-        ref = v_add(ref, ref);
-#pragma GCC unroll 16
-        for (int i = 0; i < nk; i += 2) {
-            vec even = exp2_fast(c, times(acc[i][v], twice), ref), odd = v_set(0);
-            sum = v_add(sum, even);
-            if (i + 1 < nk) {
-                odd = exp2_fast(c, times(acc[i + 1][v], twice), ref);
-                sum = v_add(sum, odd);
-            }
-            v_store(s + i / 2 * ROWS + v * LANES, v_pair(even, odd));
-        }
-        v_store(totals->sum + v * LANES, sum);
-    }
+    if (edit)
+        weigh_block(acc, edit, rest, s, nk, nv, totals, 1);
+    else
+        weigh_block(acc, 0, rest, s, nk, nv, totals, 0);
 }
 
 /* Whether vector v may keep its reference: no score is so much larger that its weight, and so the sum, is 2^16; and twice the reference is a number.
  * Where many weights make such a sum the tile is done again the other way, which gives the same bits. */
 FN FORCE int stays(const struct totals *totals, int v)
 {
-    const vec ref = v_load(totals->ref + v * LANES), most = v_set((real)65000);
-    return v_all(v_lt(v_load(totals->sum + v * LANES), most)) && v_all(v_lt(v_max(ref, v_sub(v_set(0), ref)), v_set((real)1e38)));
+    const vec ref = v_load(totals->ref + v * LANES), zero = v_set(0), most = v_set((real)65000);
+    const vec size = v_pick(v_eq(ref, v_set(-(real)INFINITY)), zero, v_max(ref, v_sub(zero, ref)));
+    return v_all(v_lt(v_load(totals->sum + v * LANES), most)) && v_all(v_lt(size, v_set((real)1e38)));
 }
 
 /* Keys from .. to - 1 of the tile, nv vectors from vector v0 on; with totals, a pair of keys takes the place of one. */
@@ -138,12 +159,15 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
 {
     const element *k = t->k;
     const real    *q = (const real *)b->q + v0 * LANES, rest = split_factor(b->factor).rest;
+    const real    *edit = t->edit ? (const real *)t->edit + v0 * LANES : 0;
     real          *s = (real *)b->s + v0 * LANES;
     const int64_t  slow = totals ? 2 : 1;
     int64_t        j = from;
-    for (; j + NB <= to; j += NB) score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals);
-    for (; j + 2 <= to; j += 2) score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals);
-    if (j < to) score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals);
+    for (; j + NB <= to; j += NB)
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0);
+    for (; j + 2 <= to; j += 2)
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals, edit ? edit + j * ROWS : 0);
+    if (j < to) score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0);
 }
 
 /* ---- weights times values ----------------------------------------------------------------------------------------------------------- */
@@ -214,17 +238,18 @@ FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t s
 }
 
 /* nd channels: o = o * factor + sum over the pairs of weight * value. */
-FN FORCE void value_block(const real *p, const real *x, int64_t step, const struct stretch *s, const real *factor, real *o, const int nd,
-                          const int nv)
+FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t from, int64_t to, int hides, const real *factor, real *o,
+                          const int nd, const int nv)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
     for (int i = 0; i < nd; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
-    sum_values(acc, p, x, step, s->from, s->clear, nd, nv, 1);
-    sum_values(acc, p, x, step, s->clear, s->clear_end, nd, nv, 0);
-    sum_values(acc, p, x, step, s->clear_end, s->to, nd, nv, 1);
+    if (hides)
+        sum_values(acc, p, x, step, from, to, nd, nv, 1);
+    else
+        sum_values(acc, p, x, step, from, to, nd, nv, 0);
 #pragma GCC unroll 16
     for (int i = 0; i < nd; i++)
 #pragma GCC unroll 4
@@ -234,18 +259,17 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, const stru
         }
 }
 
-FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv,
-                        const struct stretch *s)
+FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
+                        int64_t to, int hides)
 {
-    const real    *x = b->pack, *p = (const real *)b->s + v0 * LANES;
-    real          *o = (real *)b->part.o + v0 * LANES;
-    const int64_t  step = UNITS_WIDE(b->value_dim);
-    struct stretch pairs = {s->from / 2, (s->clear + 1) / 2, s->clear_end / 2, (s->to + 1) / 2};
-    if (s->clear_end == t->keys) pairs.clear_end = pairs.to; /* beyond an odd end of the tile there is a value of 0 */
-    if (pairs.clear >= pairs.clear_end) pairs.clear = pairs.clear_end = pairs.to;
-    int64_t c = 0;
-    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, step, &pairs, factor, o + c * ROWS, NB, nv);
-    for (; c < b->value_dim; c++) value_block(p, x + c, step, &pairs, factor, o + c * ROWS, 1, nv);
+    const real   *x = b->pack, *p = (const real *)b->s + v0 * LANES;
+    real         *o = (real *)b->part.o + v0 * LANES;
+    const int64_t step = UNITS_WIDE(b->value_dim);
+    int64_t       c = 0;
+    (void)t;
+    from /= 2, to = (to + 1) / 2;
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, step, from, to, hides, factor, o + c * ROWS, NB, nv);
+    for (; c < b->value_dim; c++) value_block(p, x + c, step, from, to, hides, factor, o + c * ROWS, 1, nv);
 }
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */

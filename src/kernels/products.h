@@ -46,10 +46,39 @@ FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const 
     }
 }
 
+/* Scores in registers to weights against the reference of totals; edited: each through its place of the edit tile. */
+FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int nk, const int nv, struct totals *totals, const int edited)
+{
+    const vec   hide = v_set(-(real)INFINITY);
+    const real *c = exp2_c;
+    __asm__(""
+            : "+r"(c)); /* the coefficients are loaded here and not before the loop, where they would push accumulators out of registers */
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) {
+        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
+        vec most = v_load(totals->largest + v * LANES), least = v_load(totals->least + v * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < nk; i++) {
+            const int at = i * ROWS + v * LANES;
+            vec       x = edited ? add_seen(acc[i][v], v_load(edit + at)) : acc[i][v], p = exp2_by(c, v_sub(x, ref), v_set(0));
+            most = v_max(x, most);
+            if (edited)
+                p = v_pick(v_eq(x, hide), v_set(-(real)0.0), p);
+            else
+                least = v_min(x, least);
+            sum = v_add(sum, p);
+            v_store(s + at, p);
+        }
+        v_store(totals->largest + v * LANES, most);
+        v_store(totals->least + v * LANES, least);
+        v_store(totals->sum + v * LANES, sum);
+    }
+}
+
 /* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
- * weights against its reference while they are there. */
+ * weights while they are there. */
 FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
-                          struct totals *totals, struct ahead *ahead)
+                          struct totals *totals, const real *edit, struct ahead *ahead)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
@@ -74,25 +103,10 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
             for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, acc[i][v]);
         return;
     }
-    const real *c = exp2_c;
-    __asm__(""
-            : "+r"(c)); /* the coefficients are loaded here and not before the loop, where they would push accumulators out of registers */
-#pragma GCC unroll 4
-    for (int v = 0; v < nv; v++) {
-        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
-        vec most = v_load(totals->largest + v * LANES), least = v_load(totals->least + v * LANES);
-#pragma GCC unroll 16
-        for (int i = 0; i < nk; i++) {
-            vec p = exp2_by(c, v_sub(acc[i][v], ref), v_set(0));
-            most = v_max(acc[i][v], most);
-            least = v_min(acc[i][v], least);
-            sum = v_add(sum, p);
-            v_store(s + i * ROWS + v * LANES, p);
-        }
-        v_store(totals->largest + v * LANES, most);
-        v_store(totals->least + v * LANES, least);
-        v_store(totals->sum + v * LANES, sum);
-    }
+    if (edit)
+        weigh_block(acc, edit, s, nk, nv, totals, 1);
+    else
+        weigh_block(acc, 0, s, nk, nv, totals, 0);
 }
 
 /* Keys from .. to - 1 of the tile, nv vectors from vector v0 on. */
@@ -100,13 +114,16 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
                         struct totals *totals)
 {
     const real  *k = t->k, *q = (const real *)b->q + v0 * LANES;
+    const real  *edit = t->edit ? (const real *)t->edit + v0 * LANES : 0;
     real        *s = (real *)b->s + v0 * LANES;
     int64_t      j = from;
     struct ahead values = v0 == 0 && t->v
                               ? ahead_make((const real *)t->v + from * t->v_step, t->v_step, to - from, b->value_dim, sizeof(real))
                               : ahead_none(k);
-    for (; j + NB <= to; j += NB) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, &values);
-    for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, &values);
+    for (; j + NB <= to; j += NB)
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &values);
+    for (; j < to; j++)
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &values);
 }
 
 FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real **x, const int nd, const int nv, const int hidden)
@@ -139,18 +156,42 @@ FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t s
     for (; left > 0; left--, p += ROWS, x += step) sum_key(acc, p, &x, nd, nv, hidden);
 }
 
-/* nd channels: o = o * factor + sum over the keys of weight * value. */
-FN FORCE void value_block(const real *p, const real *x, int64_t step, const struct stretch *s, const real *factor, real *o, const int nd,
-                          const int nv, struct ahead *ahead)
+FN FORCE void clear(vec (*acc)[NV], const int n, const int nv)
 {
-    vec acc[NB][NV];
 #pragma GCC unroll 16
-    for (int i = 0; i < nd; i++)
+    for (int i = 0; i < n; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
-    sum_values(acc, p, x, step, s->from, s->clear, nd, nv, 1, ahead);
-    sum_values(acc, p, x, step, s->clear, s->clear_end, nd, nv, 0, ahead);
-    sum_values(acc, p, x, step, s->clear_end, s->to, nd, nv, 1, ahead);
+}
+
+/* Is any of the sums infinite or NaN? */
+FN FORCE int wild(vec (*acc)[NV], const int n, const int nv)
+{
+    const vec zero = v_set(0), one = v_set(1);
+    vec       x[NV], any = zero;
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) x[v] = zero;
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) x[v] = v_fma(acc[i][v], zero, x[v]);
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) any = v_add(any, x[v]);
+    return v_any(v_lt(zero, v_pick(v_eq(any, zero), zero, one)));
+}
+
+/* nd channels: o = o * factor + sum over the keys of weight * value. hides: there may be weights of -0. They do no harm, as 0 times a value is 0, unless
+ * the value is infinite or NaN: then so is the sum, and it is taken again without them. */
+FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t from, int64_t to, int hides, const real *factor, real *o,
+                          const int nd, const int nv, struct ahead *ahead)
+{
+    vec acc[NB][NV];
+    clear(acc, nd, nv);
+    sum_values(acc, p, x, step, from, to, nd, nv, 0, ahead);
+    if (hides && wild(acc, nd, nv)) {
+        clear(acc, nd, nv);
+        sum_values(acc, p, x, step, from, to, nd, nv, 1, ahead);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < nd; i++)
 #pragma GCC unroll 4
@@ -160,16 +201,16 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, const stru
         }
 }
 
-FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv,
-                        const struct stretch *s)
+FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
+                        int64_t to, int hides)
 {
     const real  *x = t->v, *p = (const real *)b->s + v0 * LANES;
     real        *o = (real *)b->part.o + v0 * LANES;
     int64_t      c = 0;
     struct ahead next =
         v0 == 0 ? ahead_make((const real *)t->k + ATTN_TILE * t->k_step, t->k_step, ATTN_TILE, b->dim, sizeof(real)) : ahead_none(t->k);
-    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, NB, nv, &next);
-    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, s, factor, o + c * ROWS, 1, nv, &next);
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, from, to, hides, factor, o + c * ROWS, NB, nv, &next);
+    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, from, to, hides, factor, o + c * ROWS, 1, nv, &next);
 }
 
 /* Values and weights are used as they are; a hidden value may be NaN. */
@@ -188,7 +229,6 @@ FN FORCE void take_weights(const struct attn_block *b, int v, int64_t from, int6
  * larger v_scale makes anything.) */
 FN FORCE int stays(const struct totals *totals, int v)
 {
-    vec ref = v_load(totals->ref + v * LANES), none = v_set(-(real)INFINITY);
-    return !v_any(v_lt(v_set(8), v_sub(v_load(totals->largest + v * LANES), ref))) && !v_any(v_eq(ref, none)) &&
-           !v_any(v_eq(v_load(totals->least + v * LANES), none));
+    const vec ref = v_load(totals->ref + v * LANES), largest = v_load(totals->largest + v * LANES);
+    return !v_any(v_lt(v_set(8), v_sub(largest, ref))) && !v_any(v_eq(v_load(totals->least + v * LANES), v_set(-(real)INFINITY)));
 }

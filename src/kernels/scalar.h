@@ -28,7 +28,9 @@ static FORCE vec v_load(const real *a)
 }
 static FORCE vec v_load_any(const real *a)
 {
-    return *a;
+    vec x;
+    memcpy(&x, a, sizeof x);
+    return x;
 }
 static FORCE void v_store(real *to, vec a)
 {
@@ -101,6 +103,12 @@ static FORCE vec v_fma_seen(vec p, vec v, vec acc)
 static FORCE mask v_seen(const unsigned char *a)
 {
     return *a != 0;
+}
+static FORCE mask v_no_byte(vec a, int i)
+{
+    unsigned char bytes[sizeof a];
+    memcpy(bytes, &a, sizeof a);
+    return bytes[i] == 0;
 }
 static FORCE void v_transpose(vec *x)
 {

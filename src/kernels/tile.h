@@ -15,7 +15,8 @@
  *   v_round(a)      to nearest even, |a| < 2^20 or NaN or infinite
  *   v_scale(p, n)   p * 2^n, p about 1 or NaN, n whole, -1600 < n < 300
  *   v_fma_seen(p, v, acc)   acc in lanes where p has its sign bit set, else p v + acc
- *   v_seen(const unsigned char *) -> mask: which of LANES bytes are not 0
+ *   v_seen(const unsigned char *) -> mask: which of LANES bytes are not 0; for few.h
+ *   v_no_byte(a, i) -> mask: in which lanes byte i of the real, in memory's order, is 0
  *   v_read_f16(const void *) v_read_bf16(const void *)   LANES numbers of 16 bits at any address; these, where real is float and FEW_NAME is defined
  *   v_even_f16(vec) v_odd_f16(vec) v_even_bf16(vec) v_odd_bf16(vec)   the number of 16 bits in the low or high half of each lane
  *   v_read_f16(const void *) v_read_bf16(const void *)   LANES numbers of 16 bits at any address; these, where real is float and FEW_NAME is defined
@@ -52,7 +53,7 @@ struct totals {
     real sum[ROWS] __attribute__((aligned(64)));
 };
 
-/* Keys from .. to - 1 of a tile, of which those from clear to clear_end - 1 have no weight of -0: there every lane counts. */
+/* Keys from .. to - 1 of a tile, of which every lane sees those from clear to clear_end - 1. */
 struct stretch {
     int64_t from, clear, clear_end, to;
 };
@@ -72,7 +73,8 @@ static FORCE int64_t opaque(int64_t x)
 
 /* The same with the number of vectors as a variable. Each number has a function of its own: a compiler that sees them all in one gives up on registers. */
 typedef void score_fn(const struct attn_block *b, const struct attn_tile *t, int v0, int64_t from, int64_t to, struct totals *totals);
-typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const struct stretch *s);
+typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int64_t from, int64_t to,
+                      int hides);
 
 #define BY_VECTORS(n)                                                                                                                      \
     FN NOINLINE void score_##n(const struct attn_block *b, const struct attn_tile *t, int v0, int64_t from, int64_t to,                    \
@@ -83,9 +85,10 @@ typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, con
         else                                                                                                                               \
             score_any(b, t, v0, n, from, to, 0);                                                                                           \
     }                                                                                                                                      \
-    FN NOINLINE void value_##n(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const struct stretch *s) \
+    FN NOINLINE void value_##n(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int64_t from,            \
+                               int64_t to, int hides)                                                                                      \
     {                                                                                                                                      \
-        value_any(b, t, factor, v0, n, s);                                                                                                 \
+        value_any(b, t, factor, v0, n, from, to, hides);                                                                                   \
     }
 BY_VECTORS(1)
 BY_VECTORS(2)
@@ -104,9 +107,11 @@ FN void score_keys(const struct attn_block *b, const struct attn_tile *t, int v0
     score_by[nv - 1](b, t, v0, from, to, totals);
 }
 
-FN void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int nv, const struct stretch *s)
+/* hides: weights may be -0 */
+FN void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int nv, int64_t from, int64_t to,
+                       int hides)
 {
-    value_by[nv - 1](b, t, factor, v0, s);
+    value_by[nv - 1](b, t, factor, v0, from, to, hides);
 }
 
 /* ---- between the products --------------------------------------------------------------------------------------------------------- */
@@ -124,48 +129,47 @@ FN void edit_scores(const struct attn_block *b, const struct attn_tile *t, int32
     }
 }
 
-/* The reference of a lane that has none: the maximum of the first aligned 8 keys of which it sees any. Also the largest score of the stretch, and the
- * least one of its clear part. */
-FN FORCE void find_reference(const real *s, const struct stretch *at, vec *ref, vec *largest, vec *least)
+/* The reference of a lane that has none: the maximum of the first aligned 8 keys of which it sees any. Also the largest score of keys from .. to - 1. */
+FN FORCE void find_reference(const real *s, int64_t from, int64_t to, vec *ref, vec *largest)
 {
     const vec hide = v_set(-(real)INFINITY);
     *largest = hide;
-    *least = v_sub(v_set(0), hide);
-    for (int64_t j = at->from; j < at->to; j += 8) {
+    for (int64_t j = from; j < to; j += 8) {
         vec most = hide;
-        for (int64_t i = j; i < at->to && i < j + 8; i++) {
-            vec x = v_load(s + i * ROWS);
-            most = v_max(x, most);
-            if (i >= at->clear && i < at->clear_end) *least = v_min(x, *least);
-        }
+        for (int64_t i = j; i < to && i < j + 8; i++) most = v_max(v_load(s + i * ROWS), most);
         *ref = v_pick(v_eq(*ref, hide), most, *ref);
         *largest = v_max(most, *largest);
     }
 }
 
-/* Scores to weights, in place: vector v, a stretch from a multiple of 8. Sets the reference, adds the sum, returns in factor[] what older sums are
- * multiplied by. Returns 1 if a score of the clear part is -inf by itself: then its values go through v_fma_seen too, so that it is of no matter to a
- * query whether a neighbour has hidden keys. */
-FN int weigh(const struct attn_block *b, int v, const struct stretch *at, real *factor)
+/* Weights of keys from .. to - 1 of vector v against ref, in the place of scores; returns sum and them, in order. */
+FN FORCE vec weigh_keys(const struct attn_block *b, int v, int64_t from, int64_t to, vec ref, vec shift, vec sum)
 {
     const vec hide = v_set(-(real)INFINITY);
-    real     *s = (real *)b->s + v * LANES, *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
-    vec       ref = v_load(top), shift = v_load((const real *)b->shift + v * LANES), total = v_set(0), largest, least;
-    find_reference(s, at, &ref, &largest, &least);
+    for (int64_t j = from; j < to; j++) {
+        real *at = (real *)b->s + j * ROWS + v * LANES;
+        vec   x = v_load(at), p = v_pick(v_eq(x, hide), v_set(-(real)0.0), exp2_twice(v_sub(x, ref), shift));
+        sum = v_add(sum, p);
+        v_store(at, p);
+    }
+    return sum;
+}
+
+/* Scores to weights, in place: vector v, keys from a multiple of 8 on. Sets the reference, adds the sum, returns in factor[] what older sums are
+ * multiplied by. */
+FN void weigh(const struct attn_block *b, int v, int64_t from, int64_t to, real *factor)
+{
+    real *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
+    vec   ref = v_load(top), shift = v_load((const real *)b->shift + v * LANES), largest;
+    find_reference((real *)b->s + v * LANES, from, to, &ref, &largest);
     mask up = v_lt(v_set(8), v_sub(largest, ref));
     vec  newer = v_pick(up, largest, ref);
     /* a row that saw nothing before has sums of 0: its factor is of no matter, and 1 keeps NaN away */
     vec f = v_pick(up, exp2_plain(v_sub(ref, largest)), v_set(1));
-    for (int64_t j = at->from; j < at->to; j++) {
-        vec x = v_load(s + j * ROWS);
-        vec p = v_pick(v_eq(x, hide), v_set(-(real)0.0), exp2_twice(v_sub(x, newer), shift));
-        total = v_add(total, p);
-        v_store(s + j * ROWS, p);
-    }
+    vec total = weigh_keys(b, v, from, to, newer, shift, v_set(0));
     v_store(factor + v * LANES, f);
     v_store(top, newer);
     v_store(sum, v_fma(v_load(sum), f, total));
-    return v_any(v_eq(least, hide));
 }
 
 /* The keys that the lanes of vector v may see by position, from a multiple of 8; clear are those that all of them see. 0 if there are none. */
@@ -231,33 +235,43 @@ FN void begin(const struct attn_block *b, const struct attn_part *part)
     }
 }
 
-FN int64_t edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add)
+/* Vector v of an edit tile: -inf where a byte is 0, else 0. A real takes as many bytes, of keys side by side, across the transposition. */
+FN FORCE void hide_unseen(real *edit, int64_t m, int64_t keys, int64_t v, const unsigned char *const *seen)
 {
-    const vec hide = v_set(-(real)INFINITY), zero = v_set(0), one = v_set(1), domain = v_set((real)ATTN_DOMAIN);
-    int64_t   hidden = 0;
+    const vec hide = v_set(-(real)INFINITY), zero = v_set(0);
+    const int each = (int)sizeof(real);
+    for (int64_t j = 0; j < keys; j += LANES * each) {
+        vec x[LANES];
+#pragma GCC unroll 16
+        for (int r = 0; r < LANES; r++)
+            x[r] = v_load_any((const real *)(const void *)(seen[v * LANES + r < m ? v * LANES + r : m - 1] + j));
+        v_transpose(x);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+#pragma GCC unroll 8
+            for (int byte = 0; byte < each; byte++)
+                v_store(edit + (j + i * each + byte) * ROWS + v * LANES, v_pick(v_no_byte(x[i], byte), hide, zero));
+    }
+}
+
+FN void edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add)
+{
+    const vec hide = v_set(-(real)INFINITY), domain = v_set((real)ATTN_DOMAIN);
     for (int64_t v = 0; v * LANES < m; v++) {
-        vec  count = zero;
-        real counts[LANES] __attribute__((aligned(64)));
-        for (int64_t j = 0; j < keys; j += LANES) {
+        if (seen) hide_unseen(edit, m, keys, v, seen);
+        for (int64_t j = 0; add && j < keys; j += LANES) {
             vec x[LANES];
 #pragma GCC unroll 16
-            for (int r = 0; r < LANES; r++) {
-                int64_t row = v * LANES + r < m ? v * LANES + r : m - 1;
-                x[r] = add ? times(v_load_any((const real *)add[row] + j), domain) : zero;
-                if (seen) x[r] = v_pick(v_seen(seen[row] + j), x[r], hide);
-            }
+            for (int r = 0; r < LANES; r++) x[r] = v_load_any((const real *)add[v * LANES + r < m ? v * LANES + r : m - 1] + j);
             v_transpose(x);
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) {
-                if (j + i >= keys) break;
-                count = v_add(count, v_pick(v_eq(x[i], hide), one, zero));
-                v_store((real *)edit + (j + i) * ROWS + v * LANES, x[i]);
+                real *at = (real *)edit + (j + i) * ROWS + v * LANES;
+                vec   y = times(x[i], domain);
+                v_store(at, seen ? v_pick(v_eq(v_load(at), hide), hide, y) : y);
             }
         }
-        v_store(counts, count);
-        for (int r = 0; r < LANES && v * LANES + r < m; r++) hidden += (int64_t)counts[r];
     }
-    return hidden;
 }
 
 /* With hiding by position, all keys are computed all the same: a caller of this half wants to see every one. */
@@ -268,32 +282,27 @@ FN void scores(const struct attn_block *b, const struct attn_tile *t, int32_t up
     for (int v = 0; v < VECTORS(b); v++) edit_scores(b, t, upto, v, 0, t->keys);
 }
 
-/* A tile that nothing hides from and nothing edits: exponentials as soon as a score is there, against the reference so far. Returns 0, having
- *changed nothing but s, if a score is so much larger that the reference must follow, or is -inf. */
-FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
+/* A tile that is at most edited by its edit tile: exponentials as soon as a score is there, against the reference so far. Returns 0, having
+ * changed nothing but s, if a score is so much larger that the reference must follow, or is -inf by itself. */
+FN int step_fused(const struct attn_block *b, const struct attn_tile *t, int wild)
 {
     struct totals totals;
     real         *top = b->part.top, factor[ROWS] __attribute__((aligned(64)));
+    const vec     zero = v_set(0), none = v_set((real)INFINITY);
     int64_t       done = 0;
     int           stay = 1;
     for (int v = 0; v < VECTORS(b); v++)
         if (v_any(v_eq(v_load(top + v * LANES), v_set(-(real)INFINITY)))) done = t->keys < 8 ? t->keys : 8;
     if (done) score_keys(b, t, 0, VECTORS(b), 0, done, 0);
-    const struct stretch first = {0, 0, done, done}, all = {0, 0, t->keys, t->keys};
     for (int v = 0; v < VECTORS(b); v++) {
-        real *s = (real *)b->s + v * LANES;
-        vec   ref = v_load(top + v * LANES), sum = v_set(0), largest, least;
-        find_reference(s, &first, &ref, &largest, &least);
-        for (int64_t j = 0; j < done; j++) {
-            vec p = exp2_plain(v_sub(v_load(s + j * ROWS), ref));
-            sum = v_add(sum, p);
-            v_store(s + j * ROWS, p);
-        }
-        take_weights(b, v, 0, done);
+        vec ref = v_load(top + v * LANES), largest;
+        if (t->edit) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, done);
+        find_reference((real *)b->s + v * LANES, 0, done, &ref, &largest);
         v_store(totals.ref + v * LANES, ref);
         v_store(totals.largest + v * LANES, largest);
-        v_store(totals.least + v * LANES, least);
-        v_store(totals.sum + v * LANES, sum);
+        v_store(totals.least + v * LANES, none);
+        v_store(totals.sum + v * LANES, weigh_keys(b, v, 0, done, ref, zero, zero));
+        take_weights(b, v, 0, done);
     }
     score_keys(b, t, 0, VECTORS(b), done, t->keys, &totals);
     for (int v = 0; v < VECTORS(b); v++) stay &= stays(&totals, v);
@@ -304,7 +313,7 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
         v_store(sum, v_add(v_load(sum), v_load(totals.sum + v * LANES)));
         v_store(factor + v * LANES, v_set(1));
     }
-    value_channels(b, t, factor, 0, VECTORS(b), &all);
+    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, wild && (done || t->edit));
     return 1;
 }
 
@@ -315,47 +324,33 @@ FN void drop_weights(const struct attn_block *b, const struct attn_tile *t, int 
         v_store((real *)b->s + at, dropped(v_load((const real *)b->s + at), v_load((const real *)t->drop + at), v_set((real)t->raise)));
 }
 
-/* Weights of keys from .. to - 1 of vector v against ref, in the place of scores; returns sum and them, in order.
- * What follows wants them as they meet their values. */
-FN vec weigh_edge(const struct attn_block *b, int v, int64_t from, int64_t to, vec ref, vec sum)
-{
-    const vec hide = v_set(-(real)INFINITY);
-    for (int64_t j = from; j < to; j++) {
-        real *at = (real *)b->s + j * ROWS + v * LANES;
-        vec   x = v_load(at), p = v_pick(v_eq(x, hide), v_set(-(real)0.0), exp2_plain(v_sub(x, ref)));
-        sum = v_add(sum, p);
-        v_store(at, p);
-    }
-    take_weights(b, v, from, to);
-    return sum;
-}
-
-/* Scores and weights of vector v where only the ends of its stretch are hidden from some lanes: fused, as in step_fused, between them. Returns 0, having
- * changed nothing but s, where that cannot be: it has lanes that are no queries, nearly nothing is clear, or what makes step_fused return 0. */
+/* Scores and weights of vector v where only the ends of its stretch are hidden from some lanes by position: fused, as in step_fused, between them.
+ * Returns 0, having changed nothing but s, where that cannot be: it has lanes that are no queries, nearly nothing is clear, or what makes step_fused
+ * return 0. */
 FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v, const struct stretch *at, real *factor)
 {
     struct totals totals;
-    const vec     hide = v_set(-(real)INFINITY);
-    real         *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
-    vec           ref = v_load(top), largest, least, later, none;
+    const vec     hide = v_set(-(real)INFINITY), zero = v_set(0);
+    real         *s = (real *)b->s + v * LANES, *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
+    vec           ref = v_load(top), largest, none;
     const int64_t a = (at->clear + 7) / 8 * 8 + (v_any(v_eq(ref, hide)) ? 8 : 0), z = a + (at->clear_end - a) / NB * NB;
     if (z < a + NB || (v + 1) * LANES > b->m) return 0;
-    const struct stretch first = {at->from, at->clear, a, a}, last = {z, z, at->clear_end, at->to};
     score_keys(b, t, v, 1, at->from, a, 0);
-    edit_scores(b, t, ATTN_UPTO_BIASED, v, at->from, at->clear);
-    find_reference((real *)b->s + v * LANES, &first, &ref, &largest, &least);
+    edit_scores(b, t, ATTN_UPTO_BIASED, v, at->from, a);
+    find_reference(s, at->from, a, &ref, &largest);
     v_store(totals.ref, ref);
     v_store(totals.largest, largest);
-    v_store(totals.least, least);
-    v_store(totals.sum, weigh_edge(b, v, at->from, a, ref, v_set(0)));
+    v_store(totals.least, v_sub(zero, hide));
+    v_store(totals.sum, weigh_keys(b, v, at->from, a, ref, zero, zero));
+    take_weights(b, v, at->from, a);
     score_keys(b, t, v, 1, a, z, &totals);
     score_keys(b, t, v, 1, z, at->to, 0);
-    edit_scores(b, t, ATTN_UPTO_BIASED, v, at->clear_end, at->to);
+    edit_scores(b, t, ATTN_UPTO_BIASED, v, z, at->to);
     none = ref;
-    find_reference((real *)b->s + v * LANES, &last, &none, &largest, &later);
+    find_reference(s, z, at->to, &none, &largest);
     v_store(totals.largest, v_max(largest, v_load(totals.largest)));
-    v_store(totals.least, v_min(later, v_load(totals.least)));
-    v_store(totals.sum, weigh_edge(b, v, z, at->to, ref, v_load(totals.sum)));
+    v_store(totals.sum, weigh_keys(b, v, z, at->to, ref, zero, v_load(totals.sum)));
+    take_weights(b, v, z, at->to);
     if (!stays(&totals, 0)) return 0;
     v_store(top, ref);
     v_store(sum, v_add(v_load(sum), v_load(totals.sum)));
@@ -365,10 +360,10 @@ FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v,
 
 FN void step(const struct attn_block *b, const struct attn_tile *t)
 {
-    const int edited = t->edit || b->slope || b->cap > 0, wild = take_values(b, t),
-              plain = !edited && !b->shifted && !t->drop && !(PAIRS && wild);
+    const int wild = take_values(b, t), edited = t->edit || b->slope || b->cap > 0,
+              plain = !b->slope && !(b->cap > 0) && !b->shifted && !t->drop && !(PAIRS && wild);
     real factor[ROWS] __attribute__((aligned(64)));
-    if (plain && !t->low && step_fused(b, t)) return;
+    if (plain && !t->low && step_fused(b, t, wild)) return;
     if (t->low) { /* vector by vector, each with the keys it sees: a diagonal costs half */
         for (int v = 0; v < VECTORS(b); v++) {
             struct stretch s;
@@ -377,25 +372,22 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
                 score_keys(b, t, v, 1, s.from, s.to, 0);
                 edit_scores(b, t, ATTN_UPTO_BIASED, v, s.from, edited ? s.to : s.clear);
                 if (!edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, s.clear_end, s.to);
-                if (weigh(b, v, &s, factor)) s.clear = s.clear_end;
+                weigh(b, v, s.from, s.to, factor);
                 if (t->drop) drop_weights(b, t, v, s.from, s.to);
                 take_weights(b, v, s.from, s.to);
             }
-            if (!wild) s.clear = s.from, s.clear_end = s.to;
-            value_channels(b, t, factor + v * LANES, v, 1, &s);
+            value_channels(b, t, factor + v * LANES, v, 1, s.from, s.to, wild);
         }
         return;
     }
-    struct stretch all = {0, 0, t->keys, t->keys};
     score_keys(b, t, 0, VECTORS(b), 0, t->keys, 0);
-    for (int v = 0, hidden = 0; v < VECTORS(b); v++) {
+    for (int v = 0; v < VECTORS(b); v++) {
         if (edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, t->keys);
-        hidden |= weigh(b, v, &all, factor);
+        weigh(b, v, 0, t->keys, factor);
         if (t->drop) drop_weights(b, t, v, 0, t->keys);
-        if (hidden && wild && v == VECTORS(b) - 1) all.clear = all.clear_end;
         take_weights(b, v, 0, t->keys);
     }
-    value_channels(b, t, factor, 0, VECTORS(b), &all);
+    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, wild);
 }
 
 FN void fold(const struct attn_block *b, const struct attn_part *into)
