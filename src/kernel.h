@@ -68,8 +68,10 @@ struct attn_tile {
     int64_t     k_step, v_step, keys;
     const void *low, *high; /* [rows] whole reals: key j is hidden from the queries with j < low or j >= high; NULL: from none */
     const void *edit;       /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
-    const void *drop;       /* laid out like edit: -inf where a weight is dropped before it meets its value; NULL: nowhere */
-    double      raise;      /* what the other weights are multiplied by then */
+    const void *soon; /* with edit: soon_rows rows of soon_bytes, soon_step bytes apart, of which the next edit tile is made; or NULL */
+    int64_t     soon_step, soon_rows, soon_bytes;
+    const void *drop;  /* laid out like edit: -inf where a weight is dropped before it meets its value; NULL: nowhere */
+    double      raise; /* what the other weights are multiplied by then */
 };
 
 /* What a tile of weights adds up to. Lines are as attn_kernel.unload leaves them; arrays start on 64 bytes; wide: rows rounded up to 16. */

@@ -180,6 +180,20 @@ static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t 
     return to;
 }
 
+/* The bias of the keys from `first` on will be wanted next. */
+static void look_ahead(const struct attn_task *t, struct attn_tile *tile, int64_t first)
+{
+    const attn_desc *d = &t->plan->d;
+    const attn_in   *x = &d->bias;
+    const int64_t    width = attn_width(x->dtype);
+    if (!x->data || x->stride[3] != 1) return;
+    tile->soon = attn_task_element(x->data, x->stride, x->dtype, t->batch, t->rows[0].head, t->rows[0].query) +
+                 (attn_key_start(d, t->batch) + first) * width;
+    tile->soon_step = x->stride[2] * width;
+    tile->soon_bytes = ATTN_TILE * width;
+    while (tile->soon_rows < t->block.m && t->rows[tile->soon_rows].head == t->rows[0].head) tile->soon_rows++;
+}
+
 /* What the block sees of the keys first .. first + n - 1, counted from key_start; as mask.c says it. */
 int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked)
 {
@@ -188,7 +202,10 @@ int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t firs
     int32_t                 sees = masked ? attn_mask_tile(plan, t->slot, t->batch, t->rows, t->block.m, first, n) : ATTN_SEES_ALL;
     *tile = (struct attn_tile){.keys = n};
     if (sees & ATTN_SEES_RANGE) tile->low = t->slot + plan->at.low, tile->high = t->slot + plan->at.high;
-    if (sees & ATTN_SEES_EDIT) tile->edit = t->slot + plan->at.edit;
+    if (sees & ATTN_SEES_EDIT) {
+        tile->edit = t->slot + plan->at.edit;
+        look_ahead(t, tile, first + n);
+    }
     if (d->alibi.data && sees != ATTN_SEES_NONE)
         for (int64_t r = 0; r < t->block.m; r++) attn_task_put(plan, t->slot + plan->at.near, r, (double)(t->rows[r].position - first));
     return sees;

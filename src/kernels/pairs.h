@@ -76,7 +76,7 @@ FN FORCE vec weigh_score(const real *c, vec acc, vec twice, vec ref, const real 
 
 /* Scores in registers to weights, see products.h; scores and references are doubled here, as exp2_fast() wants them. */
 FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, const int nk, const int nv, struct totals *totals,
-                          const int edited)
+                          struct ahead *soon, const int edited)
 {
     const vec   twice = v_set(2 * rest);
     const real *c = exp2_c;
@@ -90,6 +90,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, 
             const int at = i * ROWS + v * LANES;
             vec       even = weigh_score(c, acc[i][v], twice, ref, edit + at, edited), odd = v_set(0);
             sum = v_add(sum, even);
+            if (edited) fetch(soon), fetch(soon);
             if (i + 1 < nk) {
                 odd = weigh_score(c, acc[i + 1][v], twice, ref, edit + at + ROWS, edited);
                 sum = v_add(sum, odd);
@@ -102,7 +103,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, 
 
 /* nk keys against nv vectors of queries; see products.h. */
 FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t dim, real rest, real *s, const int nk, const int nv,
-                          struct totals *totals, const real *edit)
+                          struct totals *totals, const real *edit, struct ahead *soon)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
@@ -139,9 +140,9 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
         return;
     }
     if (edit)
-        weigh_block(acc, edit, rest, s, nk, nv, totals, 1);
+        weigh_block(acc, edit, rest, s, nk, nv, totals, soon, 1);
     else
-        weigh_block(acc, 0, rest, s, nk, nv, totals, 0);
+        weigh_block(acc, 0, rest, s, nk, nv, totals, soon, 0);
 }
 
 /* Whether vector v may keep its reference: no score is so much larger that its weight, and so the sum, is 2^16; and twice the reference is a number.
@@ -162,12 +163,14 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
     const real    *edit = t->edit ? (const real *)t->edit + v0 * LANES : 0;
     real          *s = (real *)b->s + v0 * LANES;
     const int64_t  slow = totals ? 2 : 1;
+    struct ahead   soon = soon_make(t, v0);
     int64_t        j = from;
     for (; j + NB <= to; j += NB)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &soon);
     for (; j + 2 <= to; j += 2)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals, edit ? edit + j * ROWS : 0);
-    if (j < to) score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals, edit ? edit + j * ROWS : 0, &soon);
+    if (j < to)
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &soon);
 }
 
 /* ---- weights times values ----------------------------------------------------------------------------------------------------------- */

@@ -47,7 +47,8 @@ FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const 
 }
 
 /* Scores in registers to weights against the reference of totals; edited: each through its place of the edit tile. */
-FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int nk, const int nv, struct totals *totals, const int edited)
+FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int nk, const int nv, struct totals *totals, struct ahead *soon,
+                          const int edited)
 {
     const vec   hide = v_set(-(real)INFINITY);
     const real *c = exp2_c;
@@ -60,7 +61,8 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int n
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++) {
             const int at = i * ROWS + v * LANES;
-            vec       x = edited ? add_seen(acc[i][v], v_load(edit + at)) : acc[i][v], p = exp2_by(c, v_sub(x, ref), v_set(0));
+            if (edited) fetch(soon);
+            vec x = edited ? add_seen(acc[i][v], v_load(edit + at)) : acc[i][v], p = exp2_by(c, v_sub(x, ref), v_set(0));
             most = v_max(x, most);
             if (edited)
                 p = v_pick(v_eq(x, hide), v_set(-(real)0.0), p);
@@ -78,7 +80,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int n
 /* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
  * weights while they are there. */
 FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
-                          struct totals *totals, const real *edit, struct ahead *ahead)
+                          struct totals *totals, const real *edit, struct ahead *ahead, struct ahead *soon)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
@@ -104,9 +106,9 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
         return;
     }
     if (edit)
-        weigh_block(acc, edit, s, nk, nv, totals, 1);
+        weigh_block(acc, edit, s, nk, nv, totals, soon, 1);
     else
-        weigh_block(acc, 0, s, nk, nv, totals, 0);
+        weigh_block(acc, 0, s, nk, nv, totals, soon, 0);
 }
 
 /* Keys from .. to - 1 of the tile, nv vectors from vector v0 on. */
@@ -120,10 +122,11 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
     struct ahead values = v0 == 0 && t->v
                               ? ahead_make((const real *)t->v + from * t->v_step, t->v_step, to - from, b->value_dim, sizeof(real))
                               : ahead_none(k);
+    struct ahead soon = soon_make(t, v0);
     for (; j + NB <= to; j += NB)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &values);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &values, &soon);
     for (; j < to; j++)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &values);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &values, &soon);
 }
 
 FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real **x, const int nd, const int nv, const int hidden)
