@@ -144,7 +144,7 @@ static int32_t check_view(const struct view *v, int data, attn_error *e)
             v->stride[a], v->name);
         int64_t span, last = v->size[a] > 1 && elements ? v->size[a] - 1 : 0;
         ARG(v->stride[a] != INT64_MIN && !__builtin_mul_overflow(v->stride[a], last, &span) &&
-                !__builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high),
+                !(span < 0 ? __builtin_add_overflow(low, span, &low) : __builtin_add_overflow(high, span, &high)),
             "%s.%s is %" PRId64 ", which reaches past 2^63 elements", v->name, axis_name[a], v->stride[a]);
     }
     int64_t span, bytes;
@@ -190,10 +190,10 @@ static void settle_all(attn_desc *d)
     settle(&d->k.data, d->k.stride, k, 1);
     settle(&d->v.data, d->v.stride, v, 1);
     settle(&nowhere, d->out.stride, out, 0);
-    settle(&d->allow.data, d->allow.stride, pairs, 0);
-    settle(&d->bias.data, d->bias.stride, pairs, 0);
+    if (d->allow.data) settle(&d->allow.data, d->allow.stride, pairs, 0);
+    if (d->bias.data) settle(&d->bias.data, d->bias.stride, pairs, 0);
     nowhere = d->weights.data;
-    settle(&nowhere, d->weights.stride, pairs, 0);
+    if (nowhere) settle(&nowhere, d->weights.stride, pairs, 0);
 }
 
 /* The same for what flows back. */

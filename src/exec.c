@@ -33,13 +33,12 @@ struct run {
     _Atomic int64_t         next;
 };
 
-/* What the block sees of one chunk, tile by tile, into block.part. */
-static void walk_chunk(struct attn_task *t, int64_t chunk)
+/* What the block, which sees the keys from low to high - 1, sees of one chunk, tile by tile, into block.part. */
+static void walk_chunk(struct attn_task *t, int64_t chunk, int64_t low, int64_t high)
 {
     const struct attn_plan *plan = t->plan;
-    int64_t                 low, high, from = chunk * ATTN_CHUNK, to = from + ATTN_CHUNK;
+    int64_t                 from = chunk * ATTN_CHUNK, to = from + ATTN_CHUNK;
     plan->kernel->begin(&t->block, &t->block.part);
-    if (!attn_task_span(t, &low, &high)) return;
     if (low > from) from = low / ATTN_TILE * ATTN_TILE;
     if (high < to) to = high;
     for (int64_t first = from; first < to; first += ATTN_TILE) {
@@ -63,12 +62,13 @@ static void walk(struct attn_task *t)
     const struct attn_plan *plan = t->plan;
     struct attn_block      *b = &t->block;
     const struct attn_part  first = part_at(plan, t->slot + plan->at.o[0]), later = part_at(plan, t->slot + plan->at.o[1]);
-    int64_t                 low, high, chunk = 0;
-    if (attn_task_span(t, &low, &high)) chunk = low / ATTN_CHUNK;
+    int64_t                 low, high;
+    attn_task_span(t, &low, &high);
+    int64_t chunk = low / ATTN_CHUNK;
     b->part = first;
-    walk_chunk(t, chunk);
+    walk_chunk(t, chunk, low, high);
     for (b->part = later; ++chunk * ATTN_CHUNK < high;) {
-        walk_chunk(t, chunk);
+        walk_chunk(t, chunk, low, high);
         plan->kernel->fold(b, &first);
     }
     b->part = first;
@@ -157,10 +157,12 @@ static void run_task(const struct attn_plan *plan, char *slot, int64_t index, ch
 static void run_chunk(const struct attn_plan *plan, char *slot, struct unit unit, char *part)
 {
     struct attn_task t;
+    int64_t          low, high;
     t.plan = plan, t.slot = slot;
     attn_task_begin(&t, unit.task);
     t.block.part = part_at(plan, part);
-    walk_chunk(&t, unit.chunk);
+    attn_task_span(&t, &low, &high);
+    walk_chunk(&t, unit.chunk, low, high);
 }
 
 /* ---- the run ---------------------------------------------------------------------------------------------------------------------- */

@@ -335,7 +335,7 @@ static void run_block(struct look *l, int64_t at, int64_t m)
     const attn_inspect_desc *w = &l->s->w;
     const struct attn_plan  *plan = &l->s->plan;
     const int64_t            head = w->heads ? w->heads[l->head] : l->head;
-    l->t.group_head = head / (plan->d.heads / plan->d.kv_heads);
+    l->t.group_head = head / plan->group;
     l->t.block.m = m;
     int64_t first = INT64_MAX, last = 0;
     for (int64_t r = 0; r < m; r++) {

@@ -32,6 +32,7 @@ struct attn_plan {
     int64_t                    takes; /* bytes of an element of keys and values as the kernel takes them */
     const struct attn_convert *in, *bias, *out, *weights, *lse;
     double                     factor;      /* scale in the kernel's domain */
+    int64_t                    group;       /* query heads of a key head */
     int64_t                    block_heads; /* a task: so many heads of a group x so many queries, at most kernel->rows together */
     int64_t                    block_queries;
     int64_t                    head_blocks, query_blocks, tasks;

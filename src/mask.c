@@ -200,10 +200,8 @@ int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, 
 {
     const attn_desc *d = &plan->d;
     int64_t          whole = 0, none = 0;
-    for (int64_t r = 0; r < m; r++) {
-        whole += rows[r].low <= first && rows[r].high >= first + keys;
-        none += rows[r].low >= first + keys || rows[r].high <= first || rows[r].low >= rows[r].high;
-    }
+    while (whole < m && rows[whole].low <= first && rows[whole].high >= first + keys) whole++;
+    while (none < m && (rows[none].low >= first + keys || rows[none].high <= first || rows[none].low >= rows[none].high)) none++;
     if (none == m) return ATTN_SEES_NONE;
     int32_t sees = whole == m ? ATTN_SEES_ALL : ATTN_SEES_RANGE;
     if (sees == ATTN_SEES_RANGE) put_range(plan, rows, m, first, keys, slot + plan->at.low, slot + plan->at.high);

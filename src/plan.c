@@ -54,7 +54,7 @@ static const struct attn_kernel *choose(const char *isa, int32_t dtype, int64_t 
         found = found || (isa ? strcmp(isa, k->isa) == 0 : attn_cpu_usable(k->isa));
         if (!found || k->real_bytes != real_bytes || (k->reads && k->reads != dtype)) continue;
         if (backward && !k->gradient) continue;
-        if (best && strcmp(best->isa, k->isa) != 0) break; /* a lesser instruction set */
+        if (best && best->isa != k->isa && strcmp(best->isa, k->isa) != 0) break; /* a lesser instruction set */
         if (!best || (k->rows >= m ? best->rows < m || k->rows < best->rows : k->rows > best->rows)) best = k;
     }
     return best; /* never NULL: check.c has looked at isa, and the scalar rows can always be used */
@@ -69,40 +69,39 @@ static void take_row(struct attn_plan *plan, int64_t m, int backward)
 /* The only place that knows where scratch lies. Sizes are at most 2^40 channels of 48 doubles, so nothing here overflows. */
 #define WIDE(n) (((size_t)(n) + 15) / 16 * 16) /* few.h rounds rows up to whole vectors */
 
+static size_t next(size_t *end, size_t bytes)
+{
+    const size_t at = *end;
+    *end += (bytes + 63) / 64 * 64 + ATTN_RED_ZONE;
+    return at;
+}
+
 static void map_scratch(struct attn_plan *plan)
 {
     struct attn_scratch *at = &plan->at;
     const size_t         real = (size_t)plan->kernel->real_bytes, rows = (size_t)plan->kernel->rows * real;
     const size_t         dim = WIDE(plan->d.dim), value_dim = WIDE(plan->d.value_dim), takes = (size_t)plan->takes;
-    const struct {
-        size_t *at, bytes;
-    } parts[ATTN_SCRATCH_PARTS] = {
-        {&at->q, dim * rows},
-        {&at->s, ATTN_TILE * rows},
-        {&at->edit, ATTN_TILE * rows},
-        {&at->drop, plan->d.dropout > 0 ? ATTN_TILE * rows : 0},
-        {&at->o[0], value_dim * rows},
-        {&at->top[0], rows},
-        {&at->sum[0], rows},
-        {&at->o[1], value_dim * rows},
-        {&at->top[1], rows},
-        {&at->sum[1], rows},
-        {&at->slope, rows},
-        {&at->near, rows},
-        {&at->low, rows},
-        {&at->high, rows},
-        {&at->shift, rows},
-        {&at->sink, rows},
-        {&at->lse, (size_t)plan->kernel->rows * sizeof(double)},
-        {&at->k, ATTN_TILE * dim * takes},
-        {&at->v, ATTN_TILE * value_dim * takes},
-        {&at->pack, plan->kernel->reads ? ATTN_TILE * value_dim * takes : 0},
-    };
-    at->bytes = 0;
-    for (int i = 0; i < ATTN_SCRATCH_PARTS; i++) {
-        *parts[i].at = at->bytes;
-        at->bytes += (parts[i].bytes + 63) / 64 * 64 + ATTN_RED_ZONE;
+    size_t               end = 0;
+    at->q = next(&end, dim * rows);
+    at->s = next(&end, ATTN_TILE * rows);
+    at->edit = next(&end, ATTN_TILE * rows);
+    at->drop = next(&end, plan->d.dropout > 0 ? ATTN_TILE * rows : 0);
+    for (int i = 0; i < 2; i++) {
+        at->o[i] = next(&end, value_dim * rows);
+        at->top[i] = next(&end, rows);
+        at->sum[i] = next(&end, rows);
     }
+    at->slope = next(&end, rows);
+    at->near = next(&end, rows);
+    at->low = next(&end, rows);
+    at->high = next(&end, rows);
+    at->shift = next(&end, rows);
+    at->sink = next(&end, rows);
+    at->lse = next(&end, (size_t)plan->kernel->rows * sizeof(double));
+    at->k = next(&end, ATTN_TILE * dim * takes);
+    at->v = next(&end, ATTN_TILE * value_dim * takes);
+    at->pack = next(&end, plan->kernel->reads ? ATTN_TILE * value_dim * takes : 0);
+    at->bytes = end;
 }
 
 static int64_t blocks(int64_t n, int64_t size)
@@ -115,7 +114,7 @@ static int64_t blocks(int64_t n, int64_t size)
 static void cut(struct attn_plan *plan, int backward)
 {
     const attn_desc *d = &plan->d;
-    const int64_t    rows = plan->kernel->rows, group = d->heads ? d->heads / d->kv_heads : 0;
+    const int64_t    rows = plan->kernel->rows, group = plan->group;
     plan->tasks = plan->slots = plan->wave = plan->bundle = plan->later_sees = 0;
     plan->block_queries = plan->block_heads = plan->query_blocks = plan->head_blocks = 0;
     if (d->batch == 0 || d->heads == 0 || d->queries == 0) return;
@@ -144,19 +143,19 @@ static void cut(struct attn_plan *plan, int backward)
 struct attn_place attn_plan_place(const struct attn_plan *plan, int64_t index)
 {
     const attn_desc *d = &plan->d;
-    const int64_t    group = d->heads / d->kv_heads, columns = d->batch * d->kv_heads * plan->head_blocks;
-    int64_t          back = plan->tasks - 1 - index, bundle = back / plan->query_blocks / plan->bundle;
-    int64_t          size = columns - bundle * plan->bundle < plan->bundle ? columns - bundle * plan->bundle : plan->bundle;
-    back -= bundle * plan->bundle * plan->query_blocks;
-    int64_t column = columns - 1 - bundle * plan->bundle - back % size, block = back / size;
+    const int64_t    columns = d->batch * d->kv_heads * plan->head_blocks;
+    int64_t          back = plan->tasks - 1 - index, done = back / (plan->query_blocks * plan->bundle) * plan->bundle;
+    int64_t          size = columns - done < plan->bundle ? columns - done : plan->bundle;
+    back -= done * plan->query_blocks;
+    int64_t column = columns - 1 - done - back % size, block = back / size;
     if (!plan->later_sees) block = plan->query_blocks - 1 - block;
     struct attn_place p = {.head = column % plan->head_blocks * plan->block_heads, .query = block * plan->block_queries};
-    p.heads = group - p.head < plan->block_heads ? group - p.head : plan->block_heads;
+    p.heads = plan->group - p.head < plan->block_heads ? plan->group - p.head : plan->block_heads;
     p.queries = d->queries - p.query < plan->block_queries ? d->queries - p.query : plan->block_queries;
     column /= plan->head_blocks;
     p.batch = column / d->kv_heads;
     p.group_head = column % d->kv_heads;
-    p.head += p.group_head * group;
+    p.head += p.group_head * plan->group;
     return p;
 }
 
@@ -169,8 +168,9 @@ void attn_plan_rows(struct attn_plan *plan, int64_t m)
 void attn_plan_fill(struct attn_plan *plan, int backward)
 {
     attn_desc *d = &plan->d;
-    int64_t    group = d->heads ? d->heads / d->kv_heads : 0, together;
-    if (__builtin_mul_overflow(group, d->queries, &together)) together = INT64_MAX;
+    int64_t    together;
+    plan->group = d->heads ? d->heads / d->kv_heads : 0;
+    if (__builtin_mul_overflow(plan->group, d->queries, &together)) together = INT64_MAX;
     take_row(plan, together, backward);
     plan->in = attn_plan_convert(d->q.dtype);
     plan->out = attn_plan_convert(d->out.dtype);

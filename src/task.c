@@ -59,31 +59,39 @@ static double get(const attn_in *t, int64_t offset)
 
 /* ---- a block ---------------------------------------------------------------------------------------------------------------------- */
 
+/* n elements of each row side by side in the edit tile, times a factor. */
+static void copy_lines(const struct attn_task *t, const attn_in *q, const struct attn_convert *convert, int64_t n, double factor,
+                       const void **lines)
+{
+    const struct attn_plan *plan = t->plan;
+    const int64_t           step = ATTN_TILE * plan->kernel->real_bytes;
+    for (int64_t r = 0; r < t->block.m; r++) {
+        void *line = t->slot + plan->at.edit + r * step;
+        memset(line, 0, (size_t)step);
+        load(plan, convert, line, lines[r], q->stride[3], n);
+        lines[r] = line;
+        for (int64_t c = 0; factor != 1 && c < n; c++) {
+            double x = (double)((float *)line)[c], y = x * factor;
+            ((float *)line)[c] = (float)(isfinite(x) ? fmax(-FLT_MAX, fmin(FLT_MAX, y)) : y);
+        }
+    }
+}
+
 /* The block's rows of a tensor into [dim][rows], times a factor, rounded once. The edit tile serves as a buffer here too. */
 void attn_task_load(const struct attn_task *t, const attn_in *q, const struct attn_convert *convert, int64_t dim, void *to, double factor)
 {
     const struct attn_plan *plan = t->plan;
-    const int64_t           real = plan->kernel->real_bytes, width = attn_width(q->dtype);
+    const int64_t           width = attn_width(q->dtype), head = q->stride[1] * width, query = q->stride[2] * width;
     const double            size = fabs(factor);
-    const int               odd = !plan->kernel->reads && real == 4 && size != 0 &&
+    const int               odd = !plan->kernel->reads && plan->kernel->real_bytes == 4 && size != 0 &&
                     (size > 0x1p60 || size < 0x1p-60); /* no float to multiply with: done here, in double */
     for (int64_t at = 0; at < dim; at += ATTN_TILE) {
         const int64_t some = dim - at < ATTN_TILE ? dim - at : ATTN_TILE;
         const char   *from = (const char *)q->data + (t->batch * q->stride[0] + at * q->stride[3]) * width;
-        const int     there = width == plan->takes && q->stride[3] == 1 && (plan->kernel->reads || some % 16 == 0) && !odd;
         const void   *lines[ATTN_ROWS_MAX];
-        for (int64_t r = 0; r < t->block.m; r++) {
-            lines[r] = from + (t->rows[r].head * q->stride[1] + t->rows[r].query * q->stride[2]) * width;
-            if (there) continue;
-            char *line = t->slot + plan->at.edit + r * ATTN_TILE * real;
-            memset(line, 0, (size_t)(ATTN_TILE * real));
-            load(plan, convert, line, lines[r], q->stride[3], some);
-            lines[r] = line;
-            for (int64_t c = 0; odd && c < some; c++) {
-                double x = (double)((float *)line)[c], y = x * factor;
-                ((float *)line)[c] = (float)(isfinite(x) ? fmax(-FLT_MAX, fmin(FLT_MAX, y)) : y);
-            }
-        }
+        for (int64_t r = 0; r < t->block.m; r++) lines[r] = from + t->rows[r].head * head + t->rows[r].query * query;
+        if (width != plan->takes || q->stride[3] != 1 || (!plan->kernel->reads && some % 16 != 0) || odd)
+            copy_lines(t, q, convert, some, odd ? factor : 1, lines);
         plan->kernel->load(&t->block, to, at, some, lines, odd ? 1 : factor);
     }
 }
@@ -101,7 +109,8 @@ void attn_task_locate(struct attn_task *t, int64_t index)
             *row++ = (struct attn_row){.head = head, .query = query, .to_head = head, .to_query = query};
 }
 
-/* The next task's queries are on their way while this one computes: short sequences would wait for them. */
+/* The next task's queries are on their way while this one computes: short sequences would wait for them. Into the second-level cache: more than the first
+ * level can fetch at a time, and they would be gone from it again. */
 static void prefetch_queries(const struct attn_plan *plan, int64_t index)
 {
     const attn_in *q = &plan->d.q;
@@ -110,7 +119,7 @@ static void prefetch_queries(const struct attn_plan *plan, int64_t index)
     for (int64_t head = p.head; head < p.head + p.heads; head++)
         for (int64_t query = p.query; query < p.query + p.queries; query++) {
             const char *row = attn_task_element(q->data, q->stride, q->dtype, p.batch, head, query);
-            for (int64_t at = 0; at < plan->d.dim * attn_width(q->dtype); at += 64) __builtin_prefetch(row + at);
+            for (int64_t at = 0; at < plan->d.dim * attn_width(q->dtype); at += 64) __builtin_prefetch(row + at, 0, 2);
         }
 }
 
