@@ -46,6 +46,7 @@ static void walk_chunk(struct attn_task *t, int64_t chunk, int64_t low, int64_t 
         int64_t          n = to - first < ATTN_TILE ? to - first : ATTN_TILE;
         if (attn_task_tile(t, &tile, first, n, 1) == ATTN_SEES_NONE) continue;
         attn_task_values(t, &tile, first);
+        attn_task_ahead(t, &tile, first, to);
         attn_dropout_tile(t, &tile, first);
         plan->kernel->step(&t->block, &tile);
     }

@@ -92,6 +92,7 @@ struct attn_task {
     int64_t                 batch, group_head; /* the key head */
     int64_t                 query, queries;    /* its rows' queries are among query .. query + queries - 1 */
     struct attn_block       block;
+    struct attn_ahead       ahead;
     struct attn_row         rows[ATTN_ROWS_MAX];
 };
 
@@ -109,9 +110,10 @@ int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t firs
 int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked);
 void    attn_task_keys(struct attn_task *t, struct attn_tile *tile, int64_t first);
 void    attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first);
-int     attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high);
-char   *attn_task_place(const struct attn_task *t, const attn_out *to, int64_t n, int64_t skip, int64_t *step);
-void    attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip);
+void  attn_task_ahead(struct attn_task *t, const struct attn_tile *tile, int64_t first, int64_t to); /* keys up to `to` follow the tile's */
+int   attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high);
+char *attn_task_place(const struct attn_task *t, const attn_out *to, int64_t n, int64_t skip, int64_t *step);
+void  attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip);
 
 /* describe.c: tells what the plan costs; 0 when there is no memory. */
 int attn_describe_plan(const struct attn_plan *plan, attn_plan_info *info);

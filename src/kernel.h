@@ -47,18 +47,44 @@ struct attn_part {
     void *o, *top, *sum;
 };
 
+/* Rows of memory that are wanted soon: so many, `bytes` long, `step` bytes apart. */
+struct attn_soon {
+    uintptr_t         from, step, bytes;
+    int64_t           rows;
+    struct attn_soon *then; /* what is wanted after them */
+};
+
+/* What is fetched into the second-level cache, a line at a time, while something else is computed, so that memory is never idle. One list after the other, of
+ * which the last never ends. A fetch of an address that is none does no harm. */
+enum {
+    ATTN_SOON_VALUES,
+    ATTN_SOON_ALLOW,
+    ATTN_SOON_BIAS,
+    ATTN_SOON_KEYS,
+    ATTN_SOON_RESULTS,
+    ATTN_SOON_QUERIES,
+    ATTN_SOON_NOTHING,
+    ATTN_SOON_LISTS
+};
+struct attn_ahead {
+    uintptr_t         at, end; /* the next line, the end of its row */
+    struct attn_soon *now;
+    struct attn_soon  list[ATTN_SOON_LISTS];
+};
+
 /* A block of queries; m <= rows of them are real, the other lanes may hold anything finite. */
 struct attn_block {
-    int64_t          m, dim, value_dim;
-    const void      *q;
-    void            *s;
-    struct attn_part part;         /* of the current chunk */
-    const void      *slope, *near; /* [rows]; slope NULL: no ALiBi; near: query position - first key of the tile */
-    const void      *shift;        /* [rows]; weights are scaled by 2^-shift, see attn_kernel.finish */
-    double           cap;          /* 0 = off; in the domain */
-    int64_t          shifted;      /* 1 if any shift is not 0 */
-    double           factor;       /* what attn_kernel.load was given: a row may multiply the scores by a part of it instead */
-    void            *pack;         /* for rows that read elements: room for a tile of values, channels rounded up to 16 */
+    int64_t            m, dim, value_dim;
+    const void        *q;
+    void              *s;
+    struct attn_part   part;         /* of the current chunk */
+    const void        *slope, *near; /* [rows]; slope NULL: no ALiBi; near: query position - first key of the tile */
+    const void        *shift;        /* [rows]; weights are scaled by 2^-shift, see attn_kernel.finish */
+    double             cap;          /* 0 = off; in the domain */
+    int64_t            shifted;      /* 1 if any shift is not 0 */
+    double             factor;       /* what attn_kernel.load was given: a row may multiply the scores by a part of it instead */
+    struct attn_ahead *ahead;
+    void              *pack; /* for rows that read elements: room for a tile of values, channels rounded up to 16 */
 };
 
 /* A tile of keys, of reals or of what attn_kernel.reads or .also says. k and v have an innermost stride of 1; steps are in elements. */
@@ -68,10 +94,8 @@ struct attn_tile {
     int64_t     k_step, v_step, keys;
     const void *low, *high; /* [rows] whole reals: key j is hidden from the queries with j < low or j >= high; NULL: from none */
     const void *edit;       /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
-    const void *soon; /* with edit: soon_rows rows of soon_bytes, soon_step bytes apart, of which the next edit tile is made; or NULL */
-    int64_t     soon_step, soon_rows, soon_bytes;
-    const void *drop;  /* laid out like edit: -inf where a weight is dropped before it meets its value; NULL: nowhere */
-    double      raise; /* what the other weights are multiplied by then */
+    const void *drop;       /* laid out like edit: -inf where a weight is dropped before it meets its value; NULL: nowhere */
+    double      raise;      /* what the other weights are multiplied by then */
 };
 
 /* What a tile of weights adds up to. Lines are as attn_kernel.unload leaves them; arrays start on 64 bytes; wide: rows rounded up to 16. */

@@ -138,9 +138,6 @@ static const void *entries(const struct attn_plan *plan, const attn_in *t, int64
     const char   *from =
         (const char *)t->data +
         (batch * step[0] + row->head * step[1] + row->query * step[2] + (attn_key_start(&plan->d, batch) + first) * step[3]) * width;
-    if (real ==
-        1) /* the next tile's are on their way while this one is computed; those of a bias are too many for one go, see attn_tile.soon */
-        for (int64_t at = keys; at < 2 * keys; at += 64) __builtin_prefetch(from + at, 0, 2);
     if (width == real && step[3] == 1 && keys == ATTN_TILE) return from;
     memset(line, 0, (size_t)(ATTN_TILE * real));
     if (real == 1)

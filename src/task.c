@@ -109,20 +109,6 @@ void attn_task_locate(struct attn_task *t, int64_t index)
             *row++ = (struct attn_row){.head = head, .query = query, .to_head = head, .to_query = query};
 }
 
-/* The next task's queries are on their way while this one computes: short sequences would wait for them. Into the second-level cache: more than the first
- * level can fetch at a time, and they would be gone from it again. */
-static void prefetch_queries(const struct attn_plan *plan, int64_t index)
-{
-    const attn_in *q = &plan->d.q;
-    if (index >= plan->tasks || q->stride[3] != 1) return;
-    const struct attn_place p = attn_plan_place(plan, index);
-    for (int64_t head = p.head; head < p.head + p.heads; head++)
-        for (int64_t query = p.query; query < p.query + p.queries; query++) {
-            const char *row = attn_task_element(q->data, q->stride, q->dtype, p.batch, head, query);
-            for (int64_t at = 0; at < plan->d.dim * attn_width(q->dtype); at += 64) __builtin_prefetch(row + at, 0, 2);
-        }
-}
-
 /* array[..] = x, for all rows of the kernel */
 static void fill(const struct attn_plan *plan, void *array, double x)
 {
@@ -141,6 +127,9 @@ void attn_task_ready(struct attn_task *t)
     b->near = t->slot + plan->at.near;
     b->shift = t->slot + plan->at.shift;
     b->pack = t->slot + plan->at.pack;
+    b->ahead = &t->ahead;
+    t->ahead = (struct attn_ahead){.now = &t->ahead.list[ATTN_SOON_NOTHING]};
+    t->ahead.list[ATTN_SOON_NOTHING] = (struct attn_soon){(uintptr_t)b->q, 0, 1, INT64_MAX, 0};
     b->slope = d->alibi.data ? t->slot + plan->at.slope : 0;
     fill(plan, t->slot + plan->at.shift, 0);
     fill(plan, t->slot + plan->at.sink, -INFINITY);
@@ -157,11 +146,26 @@ void attn_task_ready(struct attn_task *t)
     attn_task_load(t, &d->q, plan->in, d->dim, t->slot + plan->at.q, plan->factor);
 }
 
+/* So many rows of a tensor, n elements from element `at` of each: nothing where they do not lie side by side. */
+static struct attn_soon soon(const attn_in *x, int64_t b, int64_t h, int64_t i, int64_t rows, int64_t at, int64_t n)
+{
+    const int64_t width = attn_width(x->dtype);
+    if (!x->data || x->stride[3] != 1 || n <= 0) return (struct attn_soon){0};
+    return (struct attn_soon){(uintptr_t)attn_task_element(x->data, x->stride, x->dtype, b, h, i) + (uintptr_t)(at * width),
+                              (uintptr_t)(x->stride[2] * width), (uintptr_t)(n * width), x->stride[2] ? rows : 1, 0};
+}
+
 void attn_task_begin(struct attn_task *t, int64_t index)
 {
+    const attn_desc *d = &t->plan->d;
     attn_task_locate(t, index);
     attn_task_ready(t);
-    prefetch_queries(t->plan, index + 1);
+    attn_in out = {.data = d->out.data, .dtype = d->out.dtype};
+    memcpy(out.stride, d->out.stride, sizeof out.stride);
+    t->ahead.list[ATTN_SOON_RESULTS] = soon(&out, t->batch, t->rows[0].head, t->query, t->queries, 0, d->value_dim);
+    if (index + 1 == t->plan->tasks) return;
+    const struct attn_place p = attn_plan_place(t->plan, index + 1);
+    t->ahead.list[ATTN_SOON_QUERIES] = soon(&d->q, p.batch, p.head, p.query, p.queries, 0, d->dim);
 }
 
 /* Keys j .. j + n - 1 of the tensor as the kernel wants them: in place where the layout allows, else copied. */
@@ -189,20 +193,6 @@ static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t 
     return to;
 }
 
-/* The bias of the keys from `first` on will be wanted next. */
-static void look_ahead(const struct attn_task *t, struct attn_tile *tile, int64_t first)
-{
-    const attn_desc *d = &t->plan->d;
-    const attn_in   *x = &d->bias;
-    const int64_t    width = attn_width(x->dtype);
-    if (!x->data || x->stride[3] != 1) return;
-    tile->soon = attn_task_element(x->data, x->stride, x->dtype, t->batch, t->rows[0].head, t->rows[0].query) +
-                 (attn_key_start(d, t->batch) + first) * width;
-    tile->soon_step = x->stride[2] * width;
-    tile->soon_bytes = ATTN_TILE * width;
-    while (tile->soon_rows < t->block.m && t->rows[tile->soon_rows].head == t->rows[0].head) tile->soon_rows++;
-}
-
 /* What the block sees of the keys first .. first + n - 1, counted from key_start; as mask.c says it. */
 int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked)
 {
@@ -211,10 +201,7 @@ int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t firs
     int32_t                 sees = masked ? attn_mask_tile(plan, t->slot, t->batch, t->rows, t->block.m, first, n) : ATTN_SEES_ALL;
     *tile = (struct attn_tile){.keys = n};
     if (sees & ATTN_SEES_RANGE) tile->low = t->slot + plan->at.low, tile->high = t->slot + plan->at.high;
-    if (sees & ATTN_SEES_EDIT) {
-        tile->edit = t->slot + plan->at.edit;
-        look_ahead(t, tile, first + n);
-    }
+    if (sees & ATTN_SEES_EDIT) tile->edit = t->slot + plan->at.edit;
     if (d->alibi.data && sees != ATTN_SEES_NONE)
         for (int64_t r = 0; r < t->block.m; r++) attn_task_put(plan, t->slot + plan->at.near, r, (double)(t->rows[r].position - first));
     return sees;
@@ -241,6 +228,25 @@ void attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first
     const attn_desc *d = &t->plan->d;
     tile->v =
         rows_of(t, &d->v, d->value_dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.v, &tile->v_step, &tile->v_reads);
+}
+
+void attn_task_ahead(struct attn_task *t, const struct attn_tile *tile, int64_t first, int64_t to)
+{
+    const attn_desc *d = &t->plan->d;
+    const int64_t    i = attn_key_start(d, t->batch) + first, next = i + ATTN_TILE, left = to - first - ATTN_TILE,
+                  more = left < ATTN_TILE ? left : ATTN_TILE;
+    struct attn_soon *list = t->ahead.list;
+    t->ahead.at = t->ahead.end = 0;
+    list[ATTN_SOON_VALUES] = soon(&d->v, t->batch, t->group_head, i, tile->keys, 0, d->value_dim);
+    if ((uintptr_t)tile->v != list[ATTN_SOON_VALUES].from || t->plan->kernel->reads) list[ATTN_SOON_VALUES].rows = 0; /* copied already */
+    list[ATTN_SOON_ALLOW] = soon(&d->allow, t->batch, t->rows[0].head, t->query, t->queries, next, more);
+    list[ATTN_SOON_BIAS] = soon(&d->bias, t->batch, t->rows[0].head, t->query, t->queries, next, more);
+    list[ATTN_SOON_KEYS] = soon(&d->k, t->batch, t->group_head, next, more, 0, d->dim);
+    t->ahead.now = &list[ATTN_SOON_NOTHING];
+    for (int i = ATTN_SOON_NOTHING - 1; i >= 0; i--) {
+        list[i].then = t->ahead.now;
+        if (list[i].rows > 0) t->ahead.now = &list[i];
+    }
 }
 
 /* The keys that any row sees by position: from *low, to *high, and what lies between, which rows of a list may not see; 0 if there are none. */

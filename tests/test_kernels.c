@@ -229,6 +229,7 @@ struct bench {
     const struct block_case  *c;
     guarded                   a[ARRAYS];
     struct attn_block         block;
+    struct attn_ahead         ahead;
     struct attn_part          part[2];
 };
 
@@ -312,7 +313,12 @@ static void bench_make(struct bench *t, const struct attn_kernel *kernel, const 
                                    .shift = t->a[SHIFT].bytes,
                                    .cap = c->cap * ATTN_DOMAIN,
                                    .factor = c->factor,
+                                   .ahead = &t->ahead,
                                    .pack = t->a[PACK].bytes};
+    /* what is fetched is of no matter to the results */
+    t->ahead = (struct attn_ahead){.now = &t->ahead.list[ATTN_SOON_QUERIES]};
+    t->ahead.list[ATTN_SOON_QUERIES] = (struct attn_soon){(uintptr_t)t, 64, 100, 7, &t->ahead.list[ATTN_SOON_NOTHING]};
+    t->ahead.list[ATTN_SOON_NOTHING] = (struct attn_soon){(uintptr_t)t, 0, 1, INT64_MAX, NULL};
     queries_load(t);
 }
 

@@ -107,12 +107,6 @@ FN FORCE struct ahead ahead_none(const void *anything)
     return (struct ahead){(uintptr_t)anything, UINTPTR_MAX, 0, 0, 0, 0};
 }
 
-/* What the next edit tile is made of. */
-FN FORCE struct ahead soon_make(const struct attn_tile *t, int v0)
-{
-    return t->soon && v0 == 0 ? ahead_make(t->soon, t->soon_step, t->soon_rows, t->soon_bytes, 1) : ahead_none(t->k);
-}
-
 FN FORCE void fetch(struct ahead *a)
 {
     __builtin_prefetch((const void *)a->at, 0, 2);

@@ -40,7 +40,7 @@ FN FORCE vec scale_half(vec x, const struct split *f)
 {
     const vec most = v_set((real)0x1.fep127), zero = v_set(0);
     vec       y = v_scale(times(x, v_set(f->sign)), v_set(f->power)), size = v_max(x, v_sub(zero, x));
-    return v_pick(v_lt(size, v_set((real)INFINITY)), v_max(v_sub(zero, most), v_min(most, y)), y);
+    return f->power <= 0 ? y : v_pick(v_lt(size, v_set((real)INFINITY)), v_max(v_sub(zero, most), v_min(most, y)), y);
 }
 
 /* Units of a query; a finite number stays finite. */
@@ -76,7 +76,7 @@ FN FORCE vec weigh_score(const real *c, vec acc, vec twice, vec ref, const real 
 
 /* Scores in registers to weights, see products.h; scores and references are doubled here, as exp2_fast() wants them. */
 FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, const int nk, const int nv, struct totals *totals,
-                          struct ahead *soon, const int edited)
+                          struct attn_ahead *ahead, const int edited)
 {
     const vec   twice = v_set(2 * rest);
     const real *c = exp2_c;
@@ -90,7 +90,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, 
             const int at = i * ROWS + v * LANES;
             vec       even = weigh_score(c, acc[i][v], twice, ref, edit + at, edited), odd = v_set(0);
             sum = v_add(sum, even);
-            if (edited) fetch(soon), fetch(soon);
+            if (edited) fetch_soon(ahead), fetch_soon(ahead);
             if (i + 1 < nk) {
                 odd = weigh_score(c, acc[i + 1][v], twice, ref, edit + at + ROWS, edited);
                 sum = v_add(sum, odd);
@@ -103,7 +103,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, 
 
 /* nk keys against nv vectors of queries; see products.h. */
 FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t dim, real rest, real *s, const int nk, const int nv,
-                          struct totals *totals, const real *edit, struct ahead *soon)
+                          struct totals *totals, const real *edit, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
@@ -114,6 +114,7 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
     const int64_t  step3 = opaque((int64_t)(3 * (uint64_t)step));
     for (int64_t c = 0; c < dim; c += 2, q += ROWS, k += 2, k4 += 2) {
         vec x[NV];
+        fetch_soon(ahead);
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) x[v] = v_load(q + v * LANES);
         if (c + 1 == dim) {
@@ -140,9 +141,9 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
         return;
     }
     if (edit)
-        weigh_block(acc, edit, rest, s, nk, nv, totals, soon, 1);
+        weigh_block(acc, edit, rest, s, nk, nv, totals, ahead, 1);
     else
-        weigh_block(acc, 0, rest, s, nk, nv, totals, soon, 0);
+        weigh_block(acc, 0, rest, s, nk, nv, totals, ahead, 0);
 }
 
 /* Whether vector v may keep its reference: no score is so much larger that its weight, and so the sum, is 2^16; and twice the reference is a number.
@@ -158,19 +159,20 @@ FN FORCE int stays(const struct totals *totals, int v)
 FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, int v0, const int nv, int64_t from, int64_t to,
                         struct totals *totals)
 {
-    const element *k = t->k;
-    const real    *q = (const real *)b->q + v0 * LANES, rest = split_factor(b->factor).rest;
-    const real    *edit = t->edit ? (const real *)t->edit + v0 * LANES : 0;
-    real          *s = (real *)b->s + v0 * LANES;
-    const int64_t  slow = totals ? 2 : 1;
-    struct ahead   soon = soon_make(t, v0);
-    int64_t        j = from;
+    const element    *k = t->k;
+    const real       *q = (const real *)b->q + v0 * LANES, rest = split_factor(b->factor).rest;
+    const real       *edit = t->edit ? (const real *)t->edit + v0 * LANES : 0;
+    real             *s = (real *)b->s + v0 * LANES;
+    const int64_t     slow = totals ? 2 : 1;
+    struct attn_ahead ahead = ahead_take(b);
+    int64_t           j = from;
     for (; j + NB <= to; j += NB)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &soon);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
     for (; j + 2 <= to; j += 2)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals, edit ? edit + j * ROWS : 0, &soon);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
     if (j < to)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &soon);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
+    ahead_leave(b, &ahead);
 }
 
 /* ---- weights times values ----------------------------------------------------------------------------------------------------------- */
@@ -225,10 +227,11 @@ FN void take_weights(const struct attn_block *b, int v, int64_t from, int64_t to
 }
 
 FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
-                         const int hidden)
+                         const int hidden, struct attn_ahead *ahead)
 {
     for (int64_t j = from; j < to; j++) {
         vec w[NV];
+        fetch_soon(ahead);
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) w[v] = v_load(p + j * ROWS + v * LANES);
 #pragma GCC unroll 16
@@ -242,7 +245,7 @@ FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t s
 
 /* nd channels: o = o * factor + sum over the pairs of weight * value. */
 FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t from, int64_t to, int hides, const real *factor, real *o,
-                          const int nd, const int nv)
+                          const int nd, const int nv, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
@@ -250,9 +253,9 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t fr
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
     if (hides)
-        sum_values(acc, p, x, step, from, to, nd, nv, 1);
+        sum_values(acc, p, x, step, from, to, nd, nv, 1, ahead);
     else
-        sum_values(acc, p, x, step, from, to, nd, nv, 0);
+        sum_values(acc, p, x, step, from, to, nd, nv, 0, ahead);
 #pragma GCC unroll 16
     for (int i = 0; i < nd; i++)
 #pragma GCC unroll 4
@@ -271,8 +274,10 @@ FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, c
     int64_t       c = 0;
     (void)t;
     from /= 2, to = (to + 1) / 2;
-    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, step, from, to, hides, factor, o + c * ROWS, NB, nv);
-    for (; c < b->value_dim; c++) value_block(p, x + c, step, from, to, hides, factor, o + c * ROWS, 1, nv);
+    struct attn_ahead ahead = ahead_take(b);
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, step, from, to, hides, factor, o + c * ROWS, NB, nv, &ahead);
+    for (; c < b->value_dim; c++) value_block(p, x + c, step, from, to, hides, factor, o + c * ROWS, 1, nv, &ahead);
+    ahead_leave(b, &ahead);
 }
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */

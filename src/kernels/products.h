@@ -47,8 +47,8 @@ FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const 
 }
 
 /* Scores in registers to weights against the reference of totals; edited: each through its place of the edit tile. */
-FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int nk, const int nv, struct totals *totals, struct ahead *soon,
-                          const int edited)
+FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int nk, const int nv, struct totals *totals,
+                          struct attn_ahead *ahead, const int edited)
 {
     const vec   hide = v_set(-(real)INFINITY);
     const real *c = exp2_c;
@@ -61,7 +61,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int n
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++) {
             const int at = i * ROWS + v * LANES;
-            if (edited) fetch(soon);
+            if (edited) fetch_soon(ahead);
             vec x = edited ? add_seen(acc[i][v], v_load(edit + at)) : acc[i][v], p = exp2_by(c, v_sub(x, ref), v_set(0));
             most = v_max(x, most);
             if (edited)
@@ -80,7 +80,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int n
 /* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
  * weights while they are there. */
 FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
-                          struct totals *totals, const real *edit, struct ahead *ahead, struct ahead *soon)
+                          struct totals *totals, const real *edit, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
 #pragma GCC unroll 16
@@ -91,7 +91,7 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
     const int64_t step3 = opaque((int64_t)(3 * (uint64_t)step));
     int64_t       left = dim;
     for (; left >= PER_LINE; left -= PER_LINE) {
-        fetch(ahead);
+        fetch_soon(ahead);
         for (int64_t i = 0; i < AT_ONCE; i++, q += ROWS, k++, k4++, k8++) {
             q = (const real *)opaque((int64_t)q); /* one channel after the other */
             score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
@@ -106,27 +106,25 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
         return;
     }
     if (edit)
-        weigh_block(acc, edit, s, nk, nv, totals, soon, 1);
+        weigh_block(acc, edit, s, nk, nv, totals, ahead, 1);
     else
-        weigh_block(acc, 0, s, nk, nv, totals, soon, 0);
+        weigh_block(acc, 0, s, nk, nv, totals, ahead, 0);
 }
 
 /* Keys from .. to - 1 of the tile, nv vectors from vector v0 on. */
 FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, int v0, const int nv, int64_t from, int64_t to,
                         struct totals *totals)
 {
-    const real  *k = t->k, *q = (const real *)b->q + v0 * LANES;
-    const real  *edit = t->edit ? (const real *)t->edit + v0 * LANES : 0;
-    real        *s = (real *)b->s + v0 * LANES;
-    int64_t      j = from;
-    struct ahead values = v0 == 0 && t->v
-                              ? ahead_make((const real *)t->v + from * t->v_step, t->v_step, to - from, b->value_dim, sizeof(real))
-                              : ahead_none(k);
-    struct ahead soon = soon_make(t, v0);
+    const real       *k = t->k, *q = (const real *)b->q + v0 * LANES;
+    const real       *edit = t->edit ? (const real *)t->edit + v0 * LANES : 0;
+    real             *s = (real *)b->s + v0 * LANES;
+    int64_t           j = from;
+    struct attn_ahead ahead = ahead_take(b);
     for (; j + NB <= to; j += NB)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &values, &soon);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
     for (; j < to; j++)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &values, &soon);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
+    ahead_leave(b, &ahead);
 }
 
 FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real **x, const int nd, const int nv, const int hidden)
@@ -145,12 +143,12 @@ FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real **x, const int n
 
 /* acc += weight * value over the keys from .. to - 1; hidden: lanes with weight -0 are left out. */
 FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
-                         const int hidden, struct ahead *ahead)
+                         const int hidden, struct attn_ahead *ahead)
 {
     int64_t left = to - from;
     p += from * ROWS, x += from * step;
     for (; left >= PER_LINE; left -= PER_LINE) {
-        fetch(ahead);
+        fetch_soon(ahead);
         for (int64_t i = 0; i < AT_ONCE; i++, p += ROWS, x += step) {
             p = (const real *)opaque((int64_t)p);
             sum_key(acc, p, &x, nd, nv, hidden);
@@ -186,7 +184,7 @@ FN FORCE int wild(vec (*acc)[NV], const int n, const int nv)
 /* nd channels: o = o * factor + sum over the keys of weight * value. hides: there may be weights of -0. They do no harm, as 0 times a value is 0, unless
  * the value is infinite or NaN: then so is the sum, and it is taken again without them. */
 FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t from, int64_t to, int hides, const real *factor, real *o,
-                          const int nd, const int nv, struct ahead *ahead)
+                          const int nd, const int nv, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
     clear(acc, nd, nv);
@@ -207,13 +205,13 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t fr
 FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
                         int64_t to, int hides)
 {
-    const real  *x = t->v, *p = (const real *)b->s + v0 * LANES;
-    real        *o = (real *)b->part.o + v0 * LANES;
-    int64_t      c = 0;
-    struct ahead next =
-        v0 == 0 ? ahead_make((const real *)t->k + ATTN_TILE * t->k_step, t->k_step, ATTN_TILE, b->dim, sizeof(real)) : ahead_none(t->k);
-    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, from, to, hides, factor, o + c * ROWS, NB, nv, &next);
-    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, from, to, hides, factor, o + c * ROWS, 1, nv, &next);
+    const real       *x = t->v, *p = (const real *)b->s + v0 * LANES;
+    real             *o = (real *)b->part.o + v0 * LANES;
+    int64_t           c = 0;
+    struct attn_ahead ahead = ahead_take(b);
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, from, to, hides, factor, o + c * ROWS, NB, nv, &ahead);
+    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, from, to, hides, factor, o + c * ROWS, 1, nv, &ahead);
+    ahead_leave(b, &ahead);
 }
 
 /* Values and weights are used as they are; a hidden value may be NaN. */

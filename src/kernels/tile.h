@@ -65,6 +65,29 @@ static FORCE int64_t opaque(int64_t x)
     return x;
 }
 
+/* See kernel.h; a copy of the place, which stays in registers. */
+static FORCE struct attn_ahead ahead_take(const struct attn_block *b)
+{
+    struct attn_ahead a;
+    a.at = b->ahead->at, a.end = b->ahead->end, a.now = b->ahead->now;
+    return a;
+}
+
+static FORCE void ahead_leave(const struct attn_block *b, const struct attn_ahead *a)
+{
+    b->ahead->at = a->at, b->ahead->end = a->end, b->ahead->now = a->now;
+}
+
+static FORCE void fetch_soon(struct attn_ahead *a)
+{
+    __builtin_prefetch((const void *)a->at, 0, 2);
+    a->at += 64;
+    if (a->at < a->end) return;
+    a->at = a->now->from, a->end = a->at + a->now->bytes;
+    a->now->from += a->now->step;
+    if (--a->now->rows == 0) a->now = a->now->then;
+}
+
 #if PAIRS
 #include "pairs.h"
 #else
@@ -284,7 +307,7 @@ FN void scores(const struct attn_block *b, const struct attn_tile *t, int32_t up
 
 /* A tile that is at most edited by its edit tile: exponentials as soon as a score is there, against the reference so far. Returns 0, having
  * changed nothing but s, if a score is so much larger that the reference must follow, or is -inf by itself. */
-FN int step_fused(const struct attn_block *b, const struct attn_tile *t, int wild)
+FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
 {
     struct totals totals;
     real         *top = b->part.top, factor[ROWS] __attribute__((aligned(64)));
@@ -307,6 +330,8 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t, int wil
     score_keys(b, t, 0, VECTORS(b), done, t->keys, &totals);
     for (int v = 0; v < VECTORS(b); v++) stay &= stays(&totals, v);
     if (!stay) return 0;
+    const int wild = take_values(b, t);
+    if (PAIRS && wild) return 0;
     for (int v = 0; v < VECTORS(b); v++) {
         real *sum = (real *)b->part.sum + v * LANES;
         v_store(top + v * LANES, v_load(totals.ref + v * LANES));
@@ -360,15 +385,15 @@ FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v,
 
 FN void step(const struct attn_block *b, const struct attn_tile *t)
 {
-    const int wild = take_values(b, t), edited = t->edit || b->slope || b->cap > 0,
-              plain = !b->slope && !(b->cap > 0) && !b->shifted && !t->drop && !(PAIRS && wild);
-    real factor[ROWS] __attribute__((aligned(64)));
-    if (plain && !t->low && step_fused(b, t, wild)) return;
+    const int edited = t->edit || b->slope || b->cap > 0, plain = !b->slope && !(b->cap > 0) && !b->shifted && !t->drop;
+    real      factor[ROWS] __attribute__((aligned(64)));
+    if (plain && !t->low && step_fused(b, t)) return;
+    const int wild = take_values(b, t);
     if (t->low) { /* vector by vector, each with the keys it sees: a diagonal costs half */
         for (int v = 0; v < VECTORS(b); v++) {
             struct stretch s;
             if (!range(b, t, v, &s)) continue;
-            if (!plain || !weigh_fused(b, t, v, &s, factor)) {
+            if (!plain || (PAIRS && wild) || !weigh_fused(b, t, v, &s, factor)) {
                 score_keys(b, t, v, 1, s.from, s.to, 0);
                 edit_scores(b, t, ATTN_UPTO_BIASED, v, s.from, edited ? s.to : s.clear);
                 if (!edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, s.clear_end, s.to);
