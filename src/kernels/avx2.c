@@ -118,15 +118,6 @@ static FORCE TARGET vec v_odd_bf16(vec a)
 {
     return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(-65536)));
 }
-static FORCE TARGET vec v_odd_f16(vec a)
-{
-    __m256i half = _mm256_srli_epi32(_mm256_castps_si256(a), 16);
-    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
-}
-static FORCE TARGET vec v_even_f16(vec a)
-{
-    return v_odd_f16(v_even_bf16(a));
-}
 static FORCE TARGET void v_transpose(vec *x)
 {
     vec t[8];
@@ -144,6 +135,35 @@ static FORCE TARGET void v_transpose(vec *x)
         x[i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x20);
         x[4 + i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x31);
     }
+}
+#define F16_RUN 8
+static FORCE TARGET void v_transpose_f16(vec *x)
+{
+    __m256i t[8];
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) { /* 8 x 8 inside each half */
+        __m256i p = _mm256_castps_si256(x[i]), q = _mm256_castps_si256(x[i + 1]);
+        __m256i r = _mm256_castps_si256(x[i + 2]), s = _mm256_castps_si256(x[i + 3]);
+        __m256i a = _mm256_unpacklo_epi16(p, q), b = _mm256_unpackhi_epi16(p, q);
+        __m256i c = _mm256_unpacklo_epi16(r, s), d = _mm256_unpackhi_epi16(r, s);
+        t[i] = _mm256_unpacklo_epi32(a, c);
+        t[i + 1] = _mm256_unpackhi_epi32(a, c);
+        t[i + 2] = _mm256_unpacklo_epi32(b, d);
+        t[i + 3] = _mm256_unpackhi_epi32(b, d);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = _mm256_castsi256_ps(_mm256_unpacklo_epi64(t[i], t[4 + i]));
+        x[2 * i + 1] = _mm256_castsi256_ps(_mm256_unpackhi_epi64(t[i], t[4 + i]));
+    }
+}
+static FORCE TARGET vec v_first_f16(vec a)
+{
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_castps_si256(a)));
+}
+static FORCE TARGET vec v_second_f16(vec a)
+{
+    return _mm256_cvtph_ps(_mm256_extracti128_si256(_mm256_castps_si256(a), 1));
 }
 
 #include "tile.h"

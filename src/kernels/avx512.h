@@ -102,14 +102,6 @@ static FORCE TARGET vec v_odd_bf16(vec a)
 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(-65536)));
 }
-static FORCE TARGET vec v_even_f16(vec a)
-{
-    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castps_si512(a)));
-}
-static FORCE TARGET vec v_odd_f16(vec a)
-{
-    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16)));
-}
 static FORCE TARGET void v_transpose(vec *x)
 {
     vec t[16];
@@ -131,4 +123,42 @@ static FORCE TARGET void v_transpose(vec *x)
         x[4 + i] = _mm512_shuffle_f32x4(b, d, 0x88);
         x[12 + i] = _mm512_shuffle_f32x4(b, d, 0xdd);
     }
+}
+#define F16_RUN 8
+static FORCE TARGET void v_transpose_f16(vec *rows)
+{
+    const __m512i low = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), high = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+    __m512i       x[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) { /* eighths of 8 channels: keys i and 8 + i side by side */
+        __m512i a = _mm512_castps_si512(rows[i]), b = _mm512_castps_si512(rows[8 + i]);
+        x[i] = _mm512_permutex2var_epi64(a, low, b);
+        x[8 + i] = _mm512_permutex2var_epi64(a, high, b);
+    }
+#pragma GCC unroll 2
+    for (int h = 0; h < 16; h += 8) { /* then 8 x 8 inside each quarter */
+        __m512i t[8];
+#pragma GCC unroll 2
+        for (int i = 0; i < 8; i += 4) {
+            __m512i a = _mm512_unpacklo_epi16(x[h + i], x[h + i + 1]), b = _mm512_unpackhi_epi16(x[h + i], x[h + i + 1]);
+            __m512i c = _mm512_unpacklo_epi16(x[h + i + 2], x[h + i + 3]), d = _mm512_unpackhi_epi16(x[h + i + 2], x[h + i + 3]);
+            t[i] = _mm512_unpacklo_epi32(a, c);
+            t[i + 1] = _mm512_unpackhi_epi32(a, c);
+            t[i + 2] = _mm512_unpacklo_epi32(b, d);
+            t[i + 3] = _mm512_unpackhi_epi32(b, d);
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            rows[h + 2 * i] = _mm512_castsi512_ps(_mm512_unpacklo_epi64(t[i], t[4 + i]));
+            rows[h + 2 * i + 1] = _mm512_castsi512_ps(_mm512_unpackhi_epi64(t[i], t[4 + i]));
+        }
+    }
+}
+static FORCE TARGET vec v_first_f16(vec a)
+{
+    return _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_castps_si512(a)));
+}
+static FORCE TARGET vec v_second_f16(vec a)
+{
+    return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(a), 1));
 }

@@ -5,16 +5,13 @@
  * so the same bits; only the layouts are its own: q [row][dim], s and edit [row][ATTN_TILE], o [row][value_dim], where dim and value_dim are
  * rounded up to 16 (WIDE). Keys and values are read once for all rows of the block, which is what decoding waits for.
  */
-enum { FEW_ROWS = 8 };
+enum { FEW_ROWS = 8, FEW_AHEAD = 2048 }; /* bytes by which streamed values are fetched ahead */
 
 #define WIDE(n) (((n) + 15) / 16 * 16)
 
-#if PAIRS
-#include "few_pairs.h"
-#else
 /* ---- the two products ------------------------------------------------------------------------------------------------------------- */
 
-#define FEW_WIDTH(reads) ((reads) == ATTN_READ_AS_IS ? (int)sizeof(real) : 2)
+#define FEW_WIDTH(reads) ((reads) == ATTN_READ_AS_IS ? (int)sizeof(element) : 2)
 
 /* The place of number `at` in an array of what the tile holds. */
 FN FORCE const char *few_at(const void *from, int64_t at, int64_t reads)
@@ -27,6 +24,18 @@ FN struct ahead few_ahead(const void *rows, int64_t first, int64_t step, int64_t
     return ahead_make(few_at(rows, first * step, reads), step, n, channels, FEW_WIDTH(reads));
 }
 
+/* 1 if keys and values are a stream each, read in the order of addresses. Memory is what a few queries wait for, and the hardware's own prefetcher, which
+ * reaches farther ahead than software can with the few misses that the first-level cache keeps, follows only streams that are read. */
+FN int few_streams(const struct attn_block *b, const struct attn_tile *t)
+{
+    return t->v && b->dim > 0 && b->value_dim > 0 && t->k_step == b->dim && t->v_step == b->value_dim;
+}
+
+#if PAIRS
+#include "few_pairs.h"
+#else
+#define FEW_STEP(n) WIDE(n) /* of a query */
+#define FEW_REST(b) 0
 /* `some` numbers, and zeros up to a whole vector of bytes, so that nothing is read past a row's end */
 FN FORCE vec few_bytes(const void *from, int64_t some, const int reads)
 {
@@ -47,23 +56,39 @@ FN FORCE vec few_read(const void *from, const int reads)
     return v_load_any((const real *)from);
 }
 
-/* Number i of those that lie in a lane of x: the lane itself, or one of its halves. */
-FN FORCE vec few_part(vec x, const int i, const int reads)
+/* x[i]: a vector of key i; then channel i of all keys, as reals, is few_channel(x, i). */
+FN FORCE void few_transpose(vec *x, const int reads)
 {
 #if REAL_BITS == 32
-    if (reads == ATTN_READ_F16) return i ? v_odd_f16(x) : v_even_f16(x);
-    if (reads == ATTN_READ_BF16) return i ? v_odd_bf16(x) : v_even_bf16(x);
+    if (reads == ATTN_READ_F16) {
+        v_transpose_f16(x);
+        return;
+    }
 #else
-    (void)i, (void)reads;
+    (void)reads;
 #endif
-    return x;
+    v_transpose(x);
 }
 
-/* G times LANES keys against R queries, G, R and reads literals: a single query needs two chains of products, as each waits for itself. n keys are
- * there; those past the last repeat it. A lane holds one number or two of 16 bits while keys are transposed. */
-FN FORCE void few_dots(const real *q, int64_t q_step, const void *k, int64_t step, int64_t n, int64_t dim, real *s, struct ahead *ahead,
-                       const int G, const int R, const int reads)
+FN FORCE vec few_channel(const vec *x, const int i, const int reads)
 {
+#if REAL_BITS == 32
+    const int run = i / F16_RUN;
+    if (reads == ATTN_READ_F16)
+        return run % 2 ? v_second_f16(x[run / 2 * F16_RUN + i % F16_RUN]) : v_first_f16(x[run / 2 * F16_RUN + i % F16_RUN]);
+    if (reads == ATTN_READ_BF16) return i % 2 ? v_odd_bf16(x[i / 2]) : v_even_bf16(x[i / 2]);
+#else
+    (void)reads;
+#endif
+    return x[i];
+}
+
+/* G times LANES keys against R queries, G, R and reads literals. n keys are there; those past the last repeat it. A lane holds one number or two of
+ * 16 bits while keys are transposed. */
+FN FORCE void few_dots(const real *q, int64_t q_step, const void *k, int64_t step, int64_t n, int64_t dim, real rest, real *s,
+                       struct ahead *ahead, const int G, const int R, const int reads)
+{
+    (void)rest;
     const int     per = (int)sizeof(real) / FEW_WIDTH(reads);
     const int64_t bytes = step * FEW_WIDTH(reads);
     vec           acc[2][4];
@@ -76,54 +101,40 @@ FN FORCE void few_dots(const real *q, int64_t q_step, const void *k, int64_t ste
         const char   *row = few_at(k, c, reads);
 #pragma GCC unroll 2
         for (int g = 0; g < G; g++) {
-            vec x[LANES];
             if (some == LANES * per && n >= G * LANES) {
+                vec x[LANES];
 #pragma GCC unroll 16
                 for (int i = 0; i < LANES; i++) {
                     x[i] = v_load_any((const real *)row);
                     row = (const char *)opaque((int64_t)(row + bytes)); /* one address, not sixteen on the stack */
-                    fetch(ahead);
+                    if ((i + 1) * (int)sizeof(vec) % 128 == 0) fetch(ahead);
                 }
-            } else
-                for (int i = 0; i < LANES; i++) {
-                    const int64_t row = g * LANES + i < n ? g * LANES + i : n - 1;
-                    x[i] = row == g * LANES + i || i == 0 ? few_bytes(few_at(k, row * step + c, reads), some, reads) : x[i - 1];
-                }
-            v_transpose(x);
-            if (some == LANES * per) {
-#pragma GCC unroll 16
-                for (int i = 0; i < LANES; i++)
-#pragma GCC unroll 2
-                    for (int e = 0; e < per; e++) {
-                        vec y = few_part(x[i], e, reads);
+                few_transpose(x, reads);
+#pragma GCC unroll 32
+                for (int i = 0; i < LANES * per; i++) {
+                    vec y = few_channel(x, i, reads);
+                    if (i % per == 0 && (i / per + 1) * (int)sizeof(vec) % 128 == 64) fetch(ahead);
 #pragma GCC unroll 4
-                        for (int r = 0; r < R; r++) acc[g][r] = v_fma(v_set(q[r * q_step + c + i * per + e]), y, acc[g][r]);
-                    }
-            } else
-                for (int64_t i = 0; i < some; i++) {
-                    vec y = i % per ? few_part(x[i / per], 1, reads) : few_part(x[i / per], 0, reads);
                     for (int r = 0; r < R; r++) acc[g][r] = v_fma(v_set(q[r * q_step + c + i]), y, acc[g][r]);
                 }
+                continue;
+            }
+            vec x[LANES]; /* not the same, as here the compiler would keep it in memory */
+            for (int i = 0; i < LANES; i++) {
+                const int64_t row = g * LANES + i < n ? g * LANES + i : n - 1;
+                x[i] = row == g * LANES + i || i == 0 ? few_bytes(few_at(k, row * step + c, reads), some, reads) : x[i - 1];
+            }
+            few_transpose(x, reads);
+            for (int i = 0; i < some; i++) {
+                vec y = few_channel(x, i, reads);
+                for (int r = 0; r < R; r++) acc[g][r] = v_fma(v_set(q[r * q_step + c + i]), y, acc[g][r]);
+            }
         }
     }
 #pragma GCC unroll 2
     for (int g = 0; g < G; g++)
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) v_store(s + r * ATTN_TILE + g * LANES, acc[g][r]);
-}
-
-FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R,
-                             const int reads)
-{
-    const real   *q = (const real *)b->q + r * WIDE(b->dim);
-    struct ahead  values = r == 0 && t->v ? few_ahead(t->v, from, t->v_step, to - from, b->value_dim, t->v_reads) : ahead_none(t->k);
-    const int64_t wide = WIDE(b->dim);
-    real         *to_s = (real *)b->s + r * ATTN_TILE;
-    int64_t       j = from;
-    for (; R <= 2 && j + 2 * LANES <= to; j += 2 * LANES)
-        few_dots(q, wide, few_at(t->k, j * t->k_step, reads), t->k_step, to - j, b->dim, to_s + j, &values, 2, R, reads);
-    for (; j < to; j += LANES)
-        few_dots(q, wide, few_at(t->k, j * t->k_step, reads), t->k_step, to - j, b->dim, to_s + j, &values, 1, R, reads);
 }
 
 /* acc over the keys of weight * value for R queries and W vectors of channels; hidden: a weight of -0 leaves its query out. */
@@ -142,7 +153,7 @@ FN FORCE void few_sum(const real *p, const void *x, int64_t step, int64_t keys, 
 #pragma GCC unroll 8
         for (int w = 0; w < W; w++) {
             vec y = few_read(few_at(x, j * step + w * LANES, reads), reads);
-            fetch(ahead);
+            if (W == 1 || w * LANES * FEW_WIDTH(reads) % 64 == 0) fetch(ahead);
 #pragma GCC unroll 4
             for (int r = 0; r < R; r++) acc[r][w] = hidden ? v_fma_seen(weight[r], y, acc[r][w]) : v_fma(weight[r], y, acc[r][w]);
         }
@@ -163,14 +174,21 @@ FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile 
     const real   *p = (const real *)b->s + r * ATTN_TILE + from;
     const char   *x = few_at(t->v, from * t->v_step, reads);
     real         *o = (real *)b->part.o + r * WIDE(dim);
-    int64_t       c = 0;
+    int64_t       c = 0, at_once;
+    const int     streams = few_streams(b, t);
     struct ahead  next = r == 0 ? few_ahead(t->k, ATTN_TILE, t->k_step, ATTN_TILE, b->dim, t->k_reads) : ahead_none(x);
-    for (; R <= 2 && c + 8 * LANES <= dim; c += 8 * LANES)
-        few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, R <= 2 ? 8 : 1, hidden, reads);
-    for (; c + 4 * LANES <= dim; c += 4 * LANES)
-        few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, 4, hidden, reads);
-    for (; c + LANES <= dim; c += LANES)
-        few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, 1, hidden, reads);
+    for (; c + LANES <= dim; c += at_once * LANES) {
+        at_once = R <= 2 && c + 8 * LANES <= dim ? 8 : c + 4 * LANES <= dim ? 4 : 1;
+        if (streams)
+            next = few_ahead(few_at(x, c, reads), 1 + FEW_AHEAD / (at_once * LANES * FEW_WIDTH(reads)), t->v_step, keys, at_once * LANES,
+                             reads);
+        if (at_once == 8)
+            few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, R <= 2 ? 8 : 1, hidden, reads);
+        else if (at_once == 4)
+            few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, 4, hidden, reads);
+        else
+            few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, 1, hidden, reads);
+    }
     if (c == dim) return;
     real pad[ATTN_TILE * LANES] __attribute__((aligned(64))); /* the last channels, so that nothing is read past a row's end */
     for (int64_t j = 0; j < keys; j++) {
@@ -192,6 +210,36 @@ FN void few_load(const struct attn_block *b, void *q, int64_t at, int64_t n, con
             v_store((real *)q + r * WIDE(b->dim) + at + c, scale_query(v_load_any((const real *)lines[r] + c), factor));
 }
 #endif
+
+/* Units of LANES keys or twice that: 32 bytes a key, and a single query, need two chains of products, as each waits for itself. While scores are made
+ * of a unit of a stream, the next one, at last that of the first values, is read in order; else all values are fetched meanwhile. */
+FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R,
+                             const int reads)
+{
+    const int     G = R <= 2 && LANES * FEW_WIDTH(reads) < 64 ? 2 : 1, streams = few_streams(b, t);
+    const real   *q = (const real *)b->q + r * FEW_STEP(b->dim), rest = FEW_REST(b);
+    const int64_t step = FEW_STEP(b->dim), unit = G * LANES, lines = (b->dim * FEW_WIDTH(reads) + 63) / 64;
+    real         *s = (real *)b->s + r * ATTN_TILE;
+    struct ahead  next = r == 0 && t->v ? few_ahead(t->v, from, t->v_step, to - from, b->value_dim, t->v_reads) : ahead_none(t->k);
+    for (int64_t j = streams && from < to ? from - unit : from, n; j < to; j += n) {
+        const void *k = few_at(t->k, j * t->k_step, reads);
+        n = to - j < unit ? LANES : unit;
+        if (streams) {
+            const int64_t left = to - j - n, values = to - from < n ? to - from : n;
+            if (left > 0)
+                next = few_ahead(t->k, j + n, t->k_step, left < n ? left : n, b->dim, reads);
+            else
+                next = few_ahead(t->v, from, t->v_step, values, b->value_dim, t->v_reads);
+            next.reads = 1;
+        }
+        if (j < from)
+            for (int64_t i = 0; i < n * lines; i++) fetch(&next);
+        else if (n == unit)
+            few_dots(q, step, k, t->k_step, to - j, b->dim, rest, s + j, &next, G, R, reads);
+        else
+            few_dots(q, step, k, t->k_step, to - j, b->dim, rest, s + j, &next, 1, R, reads);
+    }
+}
 
 /* One function per number of rows, as in tile.h, and per type of what is read. */
 typedef void few_score_fn(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r);

@@ -5,44 +5,42 @@
  */
 #define UNITS(n) (((n) + 2 * LANES - 1) / (2 * LANES) * LANES) /* of a query */
 
-FN struct ahead few_ahead(const void *rows, int64_t first, int64_t step, int64_t n, int64_t channels)
-{
-    const uintptr_t from = (uintptr_t)rows + (uintptr_t)first * (uintptr_t)step * sizeof(element);
-    return ahead_make((const void *)from, step, n, channels, sizeof(element));
-}
+#define FEW_STEP(n) UNITS(n)
+#define FEW_REST(b) split_factor((b)->factor).rest
 
-/* LANES keys against R queries, R a literal. */
-FN FORCE void few_dots(const real *q, int64_t q_step, const element *k, int64_t step, int64_t n, int64_t dim, real rest, real *s,
-                       struct ahead *ahead, const int R)
+/* G times LANES keys against R queries, G and R literals. */
+FN FORCE void few_dots(const real *q, int64_t q_step, const void *keys, int64_t step, int64_t n, int64_t dim, real rest, real *s,
+                       struct ahead *ahead, const int G, const int R, const int reads)
 {
-    vec acc[FEW_ROWS];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) acc[r] = v_set(0);
-    for (int64_t c = 0; c < dim; c += 2 * LANES, q += LANES) {
-        vec x[LANES];
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) x[i] = v_some(k + (i < n ? i : n - 1) * step + c, dim - c);
-        v_transpose(x);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) fetch(ahead);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
-#pragma GCC unroll 8
-            for (int r = 0; r < R; r++) acc[r] = v_dot(v_unit((const element *)(q + r * q_step + i)), x[i], acc[r]);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) v_store(s + r * ATTN_TILE, times(acc[r], v_set(rest)));
-}
-
-FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R,
-                             const int reads)
-{
+    const element *k = keys;
+    vec            acc[2][4];
     (void)reads;
-    const real    *q = (const real *)b->q + r * UNITS(b->dim), rest = split_factor(b->factor).rest;
-    const element *k = t->k;
-    struct ahead   values = r == 0 && t->v ? few_ahead(t->v, from, t->v_step, to - from, b->value_dim) : ahead_none(k);
-    for (int64_t j = from; j < to; j += LANES)
-        few_dots(q, UNITS(b->dim), k + j * t->k_step, t->k_step, to - j, b->dim, rest, (real *)b->s + r * ATTN_TILE + j, &values, R);
+#pragma GCC unroll 2
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) acc[g][r] = v_set(0);
+    for (int64_t c = 0; c < dim; c += 2 * LANES, q += LANES) {
+#pragma GCC unroll 2
+        for (int g = 0; g < G; g++) {
+            vec x[LANES];
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) {
+                x[i] = v_some(k + (g * LANES + i < n ? g * LANES + i : n - 1) * step + c, dim - c);
+                if (i % 2) fetch(ahead);
+            }
+            v_transpose(x);
+#pragma GCC unroll 8
+            for (int i = 0; i < LANES / 2; i++) fetch(ahead);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+#pragma GCC unroll 4
+                for (int r = 0; r < R; r++) acc[g][r] = v_dot(v_unit((const element *)(q + r * q_step + i)), x[i], acc[g][r]);
+        }
+    }
+#pragma GCC unroll 2
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) v_store(s + r * ATTN_TILE + g * LANES, times(acc[g][r], v_set(rest)));
 }
 
 /* W times 2 LANES channels for R queries, over `keys` keys from an even one on; hidden: a weight of -0 leaves its query out. */
@@ -84,13 +82,13 @@ FN FORCE void few_sum(const element *p, const element *x, int64_t step, int64_t 
 FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int64_t r,
                              const int R, const int hidden, const int reads)
 {
-    (void)reads;
     const int      most = R <= 2 ? 4 : R <= 4 ? 2 : 1;
     const int64_t  keys = to - from, dim = b->value_dim;
     const element *p = (const element *)((const real *)b->s + r * ATTN_TILE) + from, *x = (const element *)t->v + from * t->v_step;
     real          *o = (real *)b->part.o + r * WIDE(dim);
     int64_t        c = 0;
-    struct ahead   next = r == 0 ? few_ahead(t->k, ATTN_TILE, t->k_step, ATTN_TILE, b->dim) : ahead_none(x);
+    struct ahead   next = r == 0 ? few_ahead(t->k, ATTN_TILE, t->k_step, ATTN_TILE, b->dim, reads) : ahead_none(x);
+    if (few_streams(b, t)) next = few_ahead(x, 1 + FEW_AHEAD / (dim * FEW_WIDTH(reads)), t->v_step, keys, dim, reads);
     for (; c + 2 * most * LANES <= dim; c += 2 * most * LANES)
         few_sum(p, x + c, t->v_step, keys, 2 * most * LANES, o + c, WIDE(dim), factor + r, &next, R, most, hidden);
     for (; c < dim; c += 2 * LANES) few_sum(p, x + c, t->v_step, keys, dim - c, o + c, WIDE(dim), factor + r, &next, R, 1, hidden);

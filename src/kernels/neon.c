@@ -117,11 +117,11 @@ static FORCE vec v_odd_bf16(vec a)
 {
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(0xffff0000u)));
 }
-static FORCE vec v_even_f16(vec a)
+static FORCE vec v_first_f16(vec a)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(vreinterpretq_u32_f32(a))));
 }
-static FORCE vec v_odd_f16(vec a)
+static FORCE vec v_second_f16(vec a)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vshrn_n_u32(vreinterpretq_u32_f32(a), 16)));
 }
@@ -132,6 +132,11 @@ static FORCE void v_transpose(vec *x)
     x[1] = vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1]));
     x[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
     x[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
+}
+#define F16_RUN 1
+static FORCE void v_transpose_f16(vec *x)
+{
+    v_transpose(x);
 }
 
 #include "tile.h"

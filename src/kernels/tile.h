@@ -18,10 +18,10 @@
  *   v_seen(const unsigned char *) -> mask: which of LANES bytes are not 0; for few.h
  *   v_no_byte(a, i) -> mask: in which lanes byte i of the real, in memory's order, is 0
  *   v_read_f16(const void *) v_read_bf16(const void *)   LANES numbers of 16 bits at any address; these, where real is float and FEW_NAME is defined
- *   v_even_f16(vec) v_odd_f16(vec) v_even_bf16(vec) v_odd_bf16(vec)   the number of 16 bits in the low or high half of each lane
- *   v_read_f16(const void *) v_read_bf16(const void *)   LANES numbers of 16 bits at any address; these, where real is float and FEW_NAME is defined
- *   v_even_f16(vec) v_odd_f16(vec) v_even_bf16(vec) v_odd_bf16(vec)   the number of 16 bits in the low or high half of each lane
+ *   v_even_bf16(vec) v_odd_bf16(vec)   the number of 16 bits in the low or high half of each lane
  *   v_transpose(vec x[LANES])  lane j of x[i] becomes lane i of x[j]
+ *   v_transpose_f16(vec x[LANES]) F16_RUN v_first_f16(vec) v_second_f16(vec)   the same for rows of 2 LANES numbers of 16 bits: with R for F16_RUN, x[i] then
+ *                   has columns (i / R) 2 R + i % R and, second, that + R
  * Everything below is written with those alone, so all rows compute the same bits. There is no v_mul: a compiler might contract it
  * into an addition that follows; times() is an fma.
  */
