@@ -199,8 +199,11 @@ struct attn_kernel {
 
     const struct attn_gradient *gradient; /* NULL: the row is for the forward pass only */
 
-    /* Rows of n numbers of 16 bits side by side (ATTN_READ_), n a multiple of 16, as reals one row after the other. NULL: by attn_convert. */
+    /* Rows of n numbers of 16 bits side by side (ATTN_READ_), n a multiple of 16, as reals one row after the other. */
     void (*widen)(void *to, const void *from, int64_t step, int64_t rows, int64_t n, int64_t reads);
+
+    /* The other way: n reals as numbers of 16 bits. Either may be NULL: attn_convert does the same. */
+    void (*narrow)(void *to, const void *from, int64_t n, int64_t reads);
 };
 
 /* Conversions between an element type in memory, any stride, and contiguous float or double. NULL: not offered. */

@@ -8,6 +8,12 @@
 
 /* ---- numbers ---------------------------------------------------------------------------------------------------------------------- */
 
+/* What elements of the type are to attn_kernel.widen, .narrow and .also. */
+static int64_t reads_of(int32_t dtype)
+{
+    return dtype == ATTN_F16 ? ATTN_READ_F16 : dtype == ATTN_BF16 ? ATTN_READ_BF16 : ATTN_READ_AS_IS;
+}
+
 /* Elements as the kernel takes them, side by side. */
 static void load(const struct attn_plan *plan, const struct attn_convert *c, void *to, const void *from, int64_t stride, int64_t n)
 {
@@ -33,10 +39,13 @@ void attn_task_store(const struct attn_task *t, const attn_out *to, const struct
 {
     const int64_t width = attn_width(to->dtype), *stride = to->stride, step = ATTN_TILE * t->plan->kernel->real_bytes;
     char         *out = (char *)to->data + (t->batch * stride[0] + skip * stride[3]) * width;
+    const int64_t reads = reads_of(to->dtype);
     const char   *line = t->slot + t->plan->at.edit;
     for (const struct attn_row *row = t->rows; row < t->rows + t->block.m; row++, line += step) {
         char *place = out + (row->to_head * stride[1] + row->to_query * stride[2]) * width;
-        if (t->plan->kernel->real_bytes == 4)
+        if (reads && stride[3] == 1 && t->plan->kernel->narrow)
+            t->plan->kernel->narrow(place, line, n, reads);
+        else if (t->plan->kernel->real_bytes == 4)
             convert->store_f32(place, to->stride[3], (const float *)(const void *)line, n);
         else
             convert->store_f64(place, to->stride[3], (const double *)(const void *)line, n);
@@ -64,11 +73,14 @@ static void copy_lines(const struct attn_task *t, const attn_in *q, const struct
                        const void **lines)
 {
     const struct attn_plan *plan = t->plan;
-    const int64_t           step = ATTN_TILE * plan->kernel->real_bytes;
+    const int64_t           step = ATTN_TILE * plan->kernel->real_bytes, reads = plan->kernel->reads ? 0 : reads_of(q->dtype);
     for (int64_t r = 0; r < t->block.m; r++) {
         void *line = t->slot + plan->at.edit + r * step;
-        memset(line, 0, (size_t)step);
-        load(plan, convert, line, lines[r], q->stride[3], n);
+        if (n % 16 != 0) memset(line, 0, (size_t)step);
+        if (reads && q->stride[3] == 1 && n % 16 == 0 && plan->kernel->widen)
+            plan->kernel->widen(line, lines[r], n, 1, n, reads);
+        else
+            load(plan, convert, line, lines[r], q->stride[3], n);
         lines[r] = line;
         for (int64_t c = 0; factor != 1 && c < n; c++) {
             double x = (double)((float *)line)[c], y = x * factor;
@@ -174,7 +186,7 @@ static const void *rows_of(const struct attn_task *t, const attn_in *x, int64_t 
 {
     const struct attn_plan *plan = t->plan;
     const int64_t           width = attn_width(x->dtype);
-    *reads = x->dtype == ATTN_F16 ? ATTN_READ_F16 : x->dtype == ATTN_BF16 ? ATTN_READ_BF16 : ATTN_READ_AS_IS;
+    *reads = reads_of(x->dtype);
     *step = dim;
     const char *from = attn_task_element(x->data, x->stride, x->dtype, t->batch, t->group_head, j);
     if ((x->stride[3] == 1 || dim == 1) && (width == plan->takes || plan->kernel->also >> *reads & 1)) {

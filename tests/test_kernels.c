@@ -615,6 +615,34 @@ static void transpositions(void **state)
     }
 }
 
+/* Each upper half of a float with lower halves about every place where rounding turns: as attn_convert does it. */
+static void narrowing(void **state)
+{
+    (void)state;
+    static const uint32_t            lower[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xefff, 0xf000, 0xf001, 0xffff};
+    const struct attn_convert *const converts[] = {&attn_convert_f16, &attn_convert_bf16};
+    for (int row = 0; row < COUNT(kernels); row++)
+        for (int type = 0; usable(kernels[row]) && kernels[row]->narrow && type < 2; type++) {
+            float    x[16 * COUNT(lower)];
+            uint16_t want[COUNT(x)];
+            guarded  got;
+            guarded_make(&got, sizeof want, GUARD_ABOVE, 0xFF);
+            for (uint32_t upper = 0; upper < 65536; upper += 16) {
+                const int64_t n = COUNT(x) - upper / 16 % 16;
+                uint16_t     *to = (uint16_t *)(void *)got.bytes + COUNT(x) - n;
+                for (int64_t i = 0; i < n; i++) {
+                    const uint32_t bits = (upper + (uint32_t)i / COUNT(lower)) << 16 | lower[i % COUNT(lower)];
+                    memcpy(&x[i], &bits, sizeof bits);
+                }
+                converts[type]->store_f32(want, 1, x, n);
+                kernels[row]->narrow(to, x, n, type ? ATTN_READ_BF16 : ATTN_READ_F16);
+                assert_memory_equal(to, want, (size_t)n * sizeof want[0]);
+            }
+            assert_null(guarded_broken(&got));
+            guarded_free(&got);
+        }
+}
+
 static void rows_expected_here_are_here(void **state)
 {
     (void)state;
@@ -628,6 +656,7 @@ int main(void)
         cmocka_unit_test(rows_compute_the_formula),
         cmocka_unit_test(edit_tiles),
         cmocka_unit_test(transpositions),
+        cmocka_unit_test(narrowing),
     };
     cmocka_set_test_filter(getenv("ATTN_TEST"));
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);

@@ -31,6 +31,8 @@
 
 enum { ROWS = NV * LANES };
 
+#include "bf16.h"
+#include "f16.h"
 #include "lanes.h"
 
 #ifndef PAIRS
@@ -491,6 +493,22 @@ FN void widen(void *to, const void *from, int64_t step, int64_t rows, int64_t n,
 #define WIDEN 0
 #endif
 
+#if REAL_BITS == 32
+#define NARROW narrow
+/* As f16.c and bf16.c do, in vectors of this row's. */
+FN void narrow(void *to, const void *from, int64_t n, int64_t reads)
+{
+    uint16_t    *x = to;
+    const float *f = from;
+    if (reads == ATTN_READ_F16)
+        for (int64_t i = 0; i < n; i++) x[i] = narrow_f16(f[i]);
+    else
+        for (int64_t i = 0; i < n; i++) x[i] = narrow_bf16(f[i]);
+}
+#else
+#define NARROW 0
+#endif
+
 #if PAIRS
 #define GRADIENT 0 /* f32 rows have them */
 #else
@@ -500,7 +518,7 @@ FN void widen(void *to, const void *from, int64_t step, int64_t rows, int64_t n,
 #include "inspect.h"
 
 const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,   READS,   0,      load,        unload,   begin, edit_tile,
-                                 scores,     step, fold,         finish, weights, survey, survey_keys, GRADIENT, WIDEN};
+                                 scores,     step, fold,         finish, weights, survey, survey_keys, GRADIENT, WIDEN, NARROW};
 
 #ifdef FEW_NAME
 #include "few.h"
