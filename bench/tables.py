@@ -150,7 +150,7 @@ def targets(rows):
 
 def machine(rows, about):
     lines = [[str(a.get(k, "")) for k in ("date", "cpu", "isa", "compiler", "version")] + [", ".join(a.get("systems", []))] for a in about]
-    return table(["date", "CPU", "isa", "compiler", "libattn", "systems"], lines)
+    return table(["date", "CPU", "isa", "compiler", "libattn", "systems"], [list(line) for line in dict.fromkeys(map(tuple, lines))])
 
 
 def group_table(rows, group):
