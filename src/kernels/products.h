@@ -25,8 +25,9 @@ static FORCE real pick_row(const real *k, const real *k4, const real *k8, int64_
 #define IN_TURN(next, y, sum) (void)0
 #endif
 
-/* A block of NB keys reads a line of memory in so many channels, a block of NB channels in so many keys. */
-enum { PER_LINE = 64 / (int)sizeof(real) >= NB ? 64 / (int)sizeof(real) / NB : 1 };
+/* A block of NB keys reads a line of memory in so many channels, a block of NB channels in so many keys: then another is fetched, and where instructions
+ * are few beside the products, for more than the block's own, at each. */
+enum { PER_LINE = NV * NB + NV + 1 <= 16 && 64 / (int)sizeof(real) >= NB ? 64 / (int)sizeof(real) / NB : 1 };
 
 /* The same, as a number that the compiler does not know where 16 registers leave none to unroll with. */
 #define AT_ONCE (NV * NB + NV + 1 > 16 ? PER_LINE : opaque(PER_LINE))
