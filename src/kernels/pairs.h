@@ -88,11 +88,11 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, 
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i += 2) {
             const int at = i * ROWS + v * LANES;
-            vec       even = weigh_score(c, acc[i][v], twice, ref, edit + at, edited), odd = v_set(0);
+            vec       even = weigh_score(c, acc[i][v], twice, ref, edited ? edit + at : 0, edited), odd = v_set(0);
             sum = v_add(sum, even);
             if (edited) fetch_soon(ahead), fetch_soon(ahead);
             if (i + 1 < nk) {
-                odd = weigh_score(c, acc[i + 1][v], twice, ref, edit + at + ROWS, edited);
+                odd = weigh_score(c, acc[i + 1][v], twice, ref, edited ? edit + at + ROWS : 0, edited);
                 sum = v_add(sum, odd);
             }
             v_store(s + i / 2 * ROWS + v * LANES, v_pair(even, odd));

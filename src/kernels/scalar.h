@@ -26,7 +26,7 @@ static FORCE vec v_load(const real *a)
 {
     return *a;
 }
-static FORCE vec v_load_any(const real *a)
+static FORCE vec v_load_any(const void *a)
 {
     vec x;
     memcpy(&x, a, sizeof x);
