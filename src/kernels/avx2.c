@@ -73,20 +73,9 @@ static FORCE TARGET int v_any(mask m)
 {
     return _mm256_movemask_ps(m) != 0;
 }
-static FORCE TARGET vec v_round(vec a)
+static FORCE TARGET vec v_power(vec a)
 {
-    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-/* 2^n for -126 <= n <= 127: 1.5 * 2^23 + 127 leaves n + 127 in the low bits */
-static FORCE TARGET vec power(vec n)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(v_add(n, v_set(12582912.0f + 127))), 23));
-}
-/* in two steps, as 2^n may be below the smallest normal number */
-static FORCE TARGET vec v_scale(vec p, vec n)
-{
-    vec half = v_round(v_fma(n, v_set(0.5f), v_set(0)));
-    return v_fma(v_fma(p, power(half), v_set(0)), power(v_sub(n, half)), v_set(0));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23));
 }
 static FORCE TARGET vec v_fma_seen(vec p, vec v, vec acc)
 {

@@ -73,20 +73,9 @@ static FORCE TARGET int v_any(mask m)
 {
     return _mm256_movemask_pd(m) != 0;
 }
-static FORCE TARGET vec v_round(vec a)
+static FORCE TARGET vec v_power(vec a)
 {
-    return _mm256_round_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-/* 2^n for -1022 <= n <= 1023: 1.5 * 2^52 + 1023 leaves n + 1023 in the low bits */
-static FORCE TARGET vec power(vec n)
-{
-    return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(v_add(n, v_set(6755399441055744.0 + 1023))), 52));
-}
-/* in two steps, as 2^n may be below the smallest normal number */
-static FORCE TARGET vec v_scale(vec p, vec n)
-{
-    vec half = v_round(v_fma(n, v_set(0.5), v_set(0)));
-    return v_fma(v_fma(p, power(half), v_set(0)), power(v_sub(n, half)), v_set(0));
+    return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(a), 52));
 }
 static FORCE TARGET vec v_fma_seen(vec p, vec v, vec acc)
 {

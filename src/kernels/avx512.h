@@ -6,6 +6,7 @@
 #define LANES     16
 #define NV        3 /* 8 x 3 accumulators + 3 + 1 of 32 registers */
 #define NB        8
+#define SCALES
 typedef float     real;
 typedef __m512    vec;
 typedef __mmask16 mask;

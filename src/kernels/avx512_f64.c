@@ -13,6 +13,7 @@
 #define LANES     8
 #define NV        3 /* 8 x 3 accumulators + 3 + 1 of 32 registers */
 #define NB        8
+#define SCALES
 typedef double   real;
 typedef __m512d  vec;
 typedef __mmask8 mask;

@@ -3,18 +3,35 @@
  *
  * Over the vocabulary that tile.h lists; included there.
  */
+/* p * 2^n may be below the smallest normal number, and is rounded once. Without SCALES p is made LOW times as large, by its coefficients, and
+ * 2^n / LOW is a normal number, whose exponent is the low bits of n + WHOLE. WHOLE is even, so that halves are rounded to even numbers. */
+#ifdef SCALES
+#define LOW 1
+#elif REAL_BITS == 32
+#define LOW   0x1p-61f
+#define WHOLE (12582912.0f + 127 + 61) /* 1.5 * 2^23 + ... */
+#else
+#define LOW   0x1p-511
+#define WHOLE (6755399441055744.0 + 1023 + 511) /* 1.5 * 2^52 + ... */
+#endif
+
+/* In every lane, in memory: an operand of an fma may lie there, and registers are few. */
+#define EVERY(x) {[0 ... LANES - 1] = (x) * LOW}
+
 #if REAL_BITS == 32
 /* scripts/fit_polynomials.py; 2^r to 1.03e-7, tanh(u)/u to 1.5e-8 */
-static const real exp2_c[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b75p-5f, 0x1.ebf9bep-3f, 0x1.62e42ap-1f, 1.0f};
+static const real exp2_c[][LANES] __attribute__((aligned(64))) = {EVERY(0x1.5bba14p-10f), EVERY(0x1.3cea88p-7f), EVERY(0x1.c6b75p-5f),
+                                                                  EVERY(0x1.ebf9bep-3f),  EVERY(0x1.62e42ap-1f), EVERY(1.0f)};
 static const real tanh_c[] = {-0.00626911968f, 0.02111095935f, -0.05387394875f, 0.1333291531f, -0.3333333135f, 1.0f};
-#define EXP2_FLOOR -200.0f
-#define TANH_TOP   40.0f
+#define EXP2_FLOOR -160.0f
+#define TANH_TOP   20.0f
 #define LARGEST    3.4028234663852886e38
 #else
 /* scripts/fit_polynomials.py; 2^r and tanh(u)/u to 2e-17 before rounding */
-static const real exp2_c[] = {4.45496059818651856e-10,  7.07258594926922339e-9,  1.01780624458457737e-7, 1.32154425879216893e-6,
-                              0.0000152527338298361192, 0.000154035304417360499, 0.00133335581464169356, 0.00961812910760688825,
-                              0.055504108664821597,     0.240226506959100972,    0.693147180559945286,   1.0};
+static const real exp2_c[][LANES] __attribute__((aligned(64))) = {
+    EVERY(4.45496059818651856e-10),  EVERY(7.07258594926922339e-9),  EVERY(1.01780624458457737e-7), EVERY(1.32154425879216893e-6),
+    EVERY(0.0000152527338298361192), EVERY(0.000154035304417360499), EVERY(0.00133335581464169356), EVERY(0.00961812910760688825),
+    EVERY(0.055504108664821597),     EVERY(0.240226506959100972),    EVERY(0.693147180559945286),   EVERY(1.0)};
 static const real tanh_c[] = {6.93404642098895359e-6,
                               -0.0000320866140379359938,
                               0.000093324322338474478,
@@ -52,17 +69,30 @@ FN FORCE vec poly(const real *c, int n, vec x)
     return y;
 }
 
-/* 2^(2 t - shift), c being exp2_c. Exactly 1 for t = 0 and shift = 0; 0 far below; NaN for NaN and +inf. */
+/* 2^x * LOW for x from -1/2 to 1/2, c being exp2_c */
+FN FORCE vec exp2_part(const real *c, vec x)
+{
+    vec y = v_load(c);
+    for (int i = 1; i < COUNT(exp2_c); i++) y = v_fma(y, x, v_load(c + i * LANES));
+    return y;
+}
+
+/* 2^(2 t - shift), c being exp2_c; t is at most 30. Exactly 1 for t = 0 and shift = 0; 0 far below; NaN for NaN and +inf. */
 FN FORCE vec exp2_by(const real *c, vec t, vec shift)
 {
     vec v = v_max(v_set(EXP2_FLOOR), v_add(t, t));
+#ifdef SCALES
     vec n = v_round(v);
-    return v_scale(poly(c, COUNT(exp2_c), v_sub(v, n)), v_sub(n, shift));
+    return v_scale(exp2_part(c, v_sub(v, n)), v_sub(n, shift));
+#else
+    vec n = v_add(v, v_set(WHOLE));
+    return times(exp2_part(c, v_sub(v, v_sub(n, v_set(WHOLE)))), v_power(v_sub(n, shift)));
+#endif
 }
 
 FN FORCE vec exp2_twice(vec t, vec shift)
 {
-    return exp2_by(exp2_c, t, shift);
+    return exp2_by(exp2_c[0], t, shift);
 }
 
 FN FORCE vec exp2_plain(vec t)
@@ -204,7 +234,7 @@ struct ending {
 FN FORCE struct ending ending_make(vec top, vec sum, vec sink, vec shift)
 {
     const vec     none = v_set(-(real)INFINITY), one = v_set(1);
-    vec           back = v_scale(one, shift), extra = times(sink, v_set((real)ATTN_DOMAIN));
+    vec           back = v_pick(v_eq(shift, v_set(0)), one, v_set((real)(1 << 24))), extra = times(sink, v_set((real)ATTN_DOMAIN));
     struct ending e;
     e.top = v_max(top, extra);
     e.z = times(sum, back);

@@ -73,20 +73,9 @@ static FORCE int v_any(mask m)
 {
     return vmaxvq_u32(m) != 0;
 }
-static FORCE vec v_round(vec a)
+static FORCE vec v_power(vec a)
 {
-    return vrndnq_f32(a);
-}
-/* 2^n for -126 <= n <= 127: 1.5 * 2^23 + 127 leaves n + 127 in the low bits */
-static FORCE vec power(vec n)
-{
-    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(v_add(n, v_set(12582912.0f + 127))), 23));
-}
-/* in two steps, as 2^n may be below the smallest normal number */
-static FORCE vec v_scale(vec p, vec n)
-{
-    vec half = v_round(v_fma(n, v_set(0.5f), v_set(0)));
-    return v_fma(v_fma(p, power(half), v_set(0)), power(v_sub(n, half)), v_set(0));
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(a), 23));
 }
 static FORCE vec v_fma_seen(vec p, vec v, vec acc)
 {

@@ -73,20 +73,9 @@ static FORCE int v_any(mask m)
 {
     return (vgetq_lane_u64(m, 0) | vgetq_lane_u64(m, 1)) != 0;
 }
-static FORCE vec v_round(vec a)
+static FORCE vec v_power(vec a)
 {
-    return vrndnq_f64(a);
-}
-/* 2^n for -1022 <= n <= 1023: 1.5 * 2^52 + 1023 leaves n + 1023 in the low bits */
-static FORCE vec power(vec n)
-{
-    return vreinterpretq_f64_u64(vshlq_n_u64(vreinterpretq_u64_f64(v_add(n, v_set(6755399441055744.0 + 1023))), 52));
-}
-/* in two steps, as 2^n may be below the smallest normal number */
-static FORCE vec v_scale(vec p, vec n)
-{
-    vec half = v_round(v_fma(n, v_set(0.5), v_set(0)));
-    return v_fma(v_fma(p, power(half), v_set(0)), power(v_sub(n, half)), v_set(0));
+    return vreinterpretq_f64_u64(vshlq_n_u64(vreinterpretq_u64_f64(a), 52));
 }
 static FORCE vec v_fma_seen(vec p, vec v, vec acc)
 {

@@ -62,7 +62,7 @@ static FORCE const element *pick_row(const element *k, const element *k4, int64_
 FN FORCE vec exp2_fast(const real *c, vec v, vec ref)
 {
     vec x = v_sub(v, ref), n = v_round(x);
-    return v_scale(poly(c, COUNT(exp2_c), v_sub(x, n)), n);
+    return v_scale(exp2_part(c, v_sub(x, n)), n);
 }
 
 /* The weight of a score that lacks the factor twice / 2. */
@@ -79,7 +79,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, 
                           struct attn_ahead *ahead, const int edited)
 {
     const vec   twice = v_set(2 * rest);
-    const real *c = exp2_c;
+    const real *c = exp2_c[0];
     __asm__("" : "+r"(c)); /* constants are loaded here and not before the loop, where they would push accumulators out of registers */
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) {

@@ -52,7 +52,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int n
                           struct attn_ahead *ahead, const int edited)
 {
     const vec   hide = v_set(-(real)INFINITY);
-    const real *c = exp2_c;
+    const real *c = exp2_c[0];
     __asm__(""
             : "+r"(c)); /* the coefficients are loaded here and not before the loop, where they would push accumulators out of registers */
 #pragma GCC unroll 4

@@ -5,15 +5,11 @@ typedef float real;
 #define FMA      fmaf
 #define BITS     uint32_t
 #define MANTISSA 23
-#define BIAS     127
-#define WHOLE    12582912.0f /* 1.5 * 2^23 */
 #else
 typedef double real;
 #define FMA      fma
 #define BITS     uint64_t
 #define MANTISSA 52
-#define BIAS     1023
-#define WHOLE    6755399441055744.0 /* 1.5 * 2^52 */
 #endif
 typedef real vec;
 typedef int  mask;
@@ -76,25 +72,13 @@ static FORCE int v_any(mask m)
 {
     return m;
 }
-/* adding WHOLE leaves whole numbers in the low bits */
-static FORCE vec v_round(vec a)
+static FORCE vec v_power(vec a)
 {
-    return a + WHOLE - WHOLE;
-}
-static FORCE vec power(vec n)
-{
-    real shifted = n + (WHOLE + BIAS);
     BITS bits;
-    memcpy(&bits, &shifted, sizeof bits);
+    memcpy(&bits, &a, sizeof bits);
     bits <<= MANTISSA;
-    memcpy(&shifted, &bits, sizeof bits);
-    return shifted;
-}
-/* in two steps, as 2^n may be below the smallest normal number */
-static FORCE vec v_scale(vec p, vec n)
-{
-    vec half = v_round(n * (real)0.5);
-    return v_fma(v_fma(p, power(half), 0), power(n - half), 0);
+    memcpy(&a, &bits, sizeof bits);
+    return a;
 }
 static FORCE vec v_fma_seen(vec p, vec v, vec acc)
 {

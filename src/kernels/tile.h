@@ -12,8 +12,8 @@
  *   v_set(real) v_load(const real *) v_load_any(const real *), the same at any address   v_store(real *, vec), at any address   v_add v_sub v_div v_fma(a, b, c) = a b + c
  *   v_max(a, b)     a > b ? a : b: NaN in a is lost, NaN in b stays (the reference must not become NaN, the weights must)   v_min(a, b)
  *   v_lt(a, b) v_eq(a, b) -> mask   v_pick(mask, yes, no)   v_any(mask)
- *   v_round(a)      to nearest even, |a| < 2^20 or NaN or infinite
- *   v_scale(p, n)   p * 2^n, p about 1 or NaN, n whole, -1600 < n < 300
+ *   v_power(a)      a number whose exponent and sign are the low bits of a, or, where SCALES is defined, instructions for both steps of it:
+ *   v_round(a)      to nearest even, |a| < 2^20 or NaN or infinite   v_scale(p, n)   p * 2^n, p about 1 or NaN, n whole, -1600 < n < 300
  *   v_fma_seen(p, v, acc)   acc in lanes where p has its sign bit set, else p v + acc
  *   v_seen(const unsigned char *) -> mask: which of LANES bytes are not 0; for few.h
  *   v_no_byte(a, i) -> mask: in which lanes byte i of the real, in memory's order, is 0
