@@ -90,6 +90,15 @@ FN FORCE vec exp2_by(const real *c, vec t, vec shift)
 #endif
 }
 
+#ifdef SCALES
+/* 2^v for any v: infinite far above, 0 far below, NaN for NaN. */
+FN FORCE vec exp2_any(const real *c, vec v)
+{
+    vec n = v_round(v);
+    return v_scale(exp2_part(c, v_sub(v, n)), n);
+}
+#endif
+
 FN FORCE vec exp2_twice(vec t, vec shift)
 {
     return exp2_by(exp2_c[0], t, shift);

@@ -61,8 +61,7 @@ static FORCE const element *pick_row(const element *k, const element *k4, int64_
 /* 2^(v - ref) for a v and ref that are twice what they are elsewhere; far above it is infinite, far below 0. */
 FN FORCE vec exp2_fast(const real *c, vec v, vec ref)
 {
-    vec x = v_sub(v, ref), n = v_round(x);
-    return v_scale(exp2_part(c, v_sub(x, n)), n);
+    return exp2_any(c, v_sub(v, ref));
 }
 
 /* The weight of a score that lacks the factor twice / 2. */

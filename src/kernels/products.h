@@ -63,8 +63,13 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int n
         for (int i = 0; i < nk; i++) {
             const int at = i * ROWS + v * LANES;
             if (edited) fetch_soon(ahead);
-            vec x = edited ? add_seen(acc[i][v], v_load(edit + at)) : acc[i][v], p = exp2_by(c, v_sub(x, ref), v_set(0));
+            vec x = edited ? add_seen(acc[i][v], v_load(edit + at)) : acc[i][v], t = v_sub(x, ref);
+#ifdef SCALES
+            vec p = exp2_any(c, v_add(t, t));
+#else
+            vec p = exp2_by(c, t, v_set(0));
             most = v_max(x, most);
+#endif
             if (edited)
                 p = v_pick(v_eq(x, hide), v_set(-(real)0.0), p);
             else
@@ -227,10 +232,15 @@ FN FORCE void take_weights(const struct attn_block *b, int v, int64_t from, int6
     (void)b, (void)v, (void)from, (void)to;
 }
 
-/* Whether vector v may keep its reference: no score is so much larger, none is -inf. (The sum of the weights cannot tell: of a score that is far
- * larger v_scale makes anything.) */
+/* Whether vector v may keep its reference: no score is so much larger, none is -inf. Where SCALES is, the sum tells: of a score that is so much larger the
+ * weight is more than that. (If it is the sum of many, the tile is done again the other way, which gives the same bits.) Elsewhere v_power makes anything. */
 FN FORCE int stays(const struct totals *totals, int v)
 {
-    const vec ref = v_load(totals->ref + v * LANES), largest = v_load(totals->largest + v * LANES);
-    return !v_any(v_lt(v_set(8), v_sub(largest, ref))) && !v_any(v_eq(v_load(totals->least + v * LANES), v_set(-(real)INFINITY)));
+    if (v_any(v_eq(v_load(totals->least + v * LANES), v_set(-(real)INFINITY)))) return 0;
+#ifdef SCALES
+    const vec zero = v_set(0), one = v_set(1);
+    return !v_any(v_eq(v_pick(v_lt(v_load(totals->sum + v * LANES), v_set((real)65000)), zero, one), one));
+#else
+    return !v_any(v_lt(v_set(8), v_sub(v_load(totals->largest + v * LANES), v_load(totals->ref + v * LANES))));
+#endif
 }
