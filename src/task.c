@@ -250,7 +250,8 @@ void attn_task_ahead(struct attn_task *t, const struct attn_tile *tile, int64_t 
     struct attn_soon *list = t->ahead.list;
     t->ahead.at = t->ahead.end = 0;
     list[ATTN_SOON_VALUES] = soon(&d->v, t->batch, t->group_head, i, tile->keys, 0, d->value_dim);
-    if ((uintptr_t)tile->v != list[ATTN_SOON_VALUES].from || t->plan->kernel->reads) list[ATTN_SOON_VALUES].rows = 0; /* copied already */
+    if ((uintptr_t)tile->v != list[ATTN_SOON_VALUES].from || t->plan->kernel->reads) /* copied, or packed soon: the next tile's are */
+        list[ATTN_SOON_VALUES] = soon(&d->v, t->batch, t->group_head, next, more, 0, d->value_dim);
     list[ATTN_SOON_ALLOW] = soon(&d->allow, t->batch, t->rows[0].head, t->query, t->queries, next, more);
     list[ATTN_SOON_BIAS] = soon(&d->bias, t->batch, t->rows[0].head, t->query, t->queries, next, more);
     list[ATTN_SOON_KEYS] = soon(&d->k, t->batch, t->group_head, next, more, 0, d->dim);
