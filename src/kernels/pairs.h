@@ -58,22 +58,16 @@ static FORCE const element *pick_row(const element *k, const element *k4, int64_
     return i % 4 == 3 ? at + step3 : at + i % 4 * step;
 }
 
-/* 2^(v - ref) for a v and ref that are twice what they are elsewhere; far above it is infinite, far below 0. */
-FN FORCE vec exp2_fast(const real *c, vec v, vec ref)
-{
-    return exp2_any(c, v_sub(v, ref));
-}
-
 /* The weight of a score that lacks the factor twice / 2. */
 FN FORCE vec weigh_score(const real *c, vec acc, vec twice, vec ref, const real *edit, const int edited)
 {
     vec x = times(acc, twice);
-    if (!edited) return exp2_fast(c, x, ref);
+    if (!edited) return exp2_any(c, v_sub(x, ref));
     const vec add = v_load(edit);
-    return v_pick(v_eq(add, v_set(-(real)INFINITY)), v_set(-(real)0.0), exp2_fast(c, v_fma(add, v_set(2), x), ref));
+    return v_pick(v_eq(add, v_set(-(real)INFINITY)), v_set(-(real)0.0), exp2_any(c, v_sub(v_fma(add, v_set(2), x), ref)));
 }
 
-/* Scores in registers to weights, see products.h; scores and references are doubled here, as exp2_fast() wants them. */
+/* Scores in registers to weights, see products.h; scores and references are doubled here, as exp2_any() wants them. */
 FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, const int nk, const int nv, struct totals *totals,
                           struct attn_ahead *ahead, const int edited)
 {
@@ -105,10 +99,7 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
                           struct totals *totals, const real *edit, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < nk; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    clear(acc, nk, nv);
     const element *k4 = (const element *)((uintptr_t)k + 8 * (uintptr_t)step); /* may be no address at all */
     const int64_t  step3 = opaque((int64_t)(3 * (uint64_t)step));
     for (int64_t c = 0; c < dim; c += 2, q += ROWS, k += 2, k4 += 2) {
@@ -247,21 +238,12 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t fr
                           const int nd, const int nv, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < nd; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    clear(acc, nd, nv);
     if (hides)
         sum_values(acc, p, x, step, from, to, nd, nv, 1, ahead);
     else
         sum_values(acc, p, x, step, from, to, nd, nv, 0, ahead);
-#pragma GCC unroll 16
-    for (int i = 0; i < nd; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) {
-            real *at = o + i * ROWS + v * LANES;
-            v_store(at, v_fma(v_load(at), v_load(factor + v * LANES), acc[i][v]));
-        }
+    add_sums(acc, factor, o, nd, nv);
 }
 
 FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,

@@ -89,10 +89,7 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
                           struct totals *totals, const real *edit, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < nk; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+    clear(acc, nk, nv);
     const real   *k4 = row_at(k, step, 4), *k8 = row_at(k, step, 8);
     const int64_t step3 = opaque((int64_t)(3 * (uint64_t)step));
     int64_t       left = dim;
@@ -163,14 +160,6 @@ FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t s
     for (; left > 0; left--, p += ROWS, x += step) sum_key(acc, p, &x, nd, nv, hidden);
 }
 
-FN FORCE void clear(vec (*acc)[NV], const int n, const int nv)
-{
-#pragma GCC unroll 16
-    for (int i = 0; i < n; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
-}
-
 /* Is any of the sums infinite or NaN? */
 FN FORCE int wild(vec (*acc)[NV], const int n, const int nv)
 {
@@ -199,13 +188,7 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t fr
         clear(acc, nd, nv);
         sum_values(acc, p, x, step, from, to, nd, nv, 1, ahead);
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < nd; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) {
-            real *at = o + i * ROWS + v * LANES;
-            v_store(at, v_fma(v_load(at), v_load(factor + v * LANES), acc[i][v]));
-        }
+    add_sums(acc, factor, o, nd, nv);
 }
 
 FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,

@@ -90,6 +90,26 @@ static FORCE void fetch_soon(struct attn_ahead *a)
     if (--a->now->rows == 0) a->now = a->now->then;
 }
 
+/* What n keys or channels of nv vectors add up to in registers: nothing at first; o = o * factor + that. */
+FN FORCE void clear(vec (*acc)[NV], const int n, const int nv)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) acc[i][v] = v_set(0);
+}
+
+FN FORCE void add_sums(vec (*acc)[NV], const real *factor, real *o, const int n, const int nv)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            real *at = o + i * ROWS + v * LANES;
+            v_store(at, v_fma(v_load(at), v_load(factor + v * LANES), acc[i][v]));
+        }
+}
+
 #if PAIRS
 #include "pairs.h"
 #else
