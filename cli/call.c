@@ -242,11 +242,7 @@ static int read_inputs(cli_call *c)
 
 int call_path(const char *option, const char *path, int rank)
 {
-    const char *end = path ? strrchr(path, '.') : NULL;
-    if (!path) return CLI_OK;
-    if (!end || (strcmp(end, ".npy") && strcmp(end, ".csv")))
-        return out_fail(CLI_USAGE, "%s %s: results are written as .npy or .csv", option, path);
-    if (rank <= 2 || strcmp(end, ".csv")) return CLI_OK;
+    if (!path || rank <= 2 || strcmp(strrchr(path, '.'), ".csv")) return CLI_OK; /* options.c has seen to the ending */
     return out_fail(CLI_FIT, "%s %s: the result has rank %d, .csv holds at most 2 axes; write .npy", option, path, rank);
 }
 
@@ -281,11 +277,6 @@ static int new_results(cli_call *c)
     attn_desc         *d = &c->desc;
     const int32_t      dtype = c->q.array.dtype, out_dtype = o->out_dtype ? options_dtype(o->out_dtype) : dtype;
     const int32_t      real = dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
-    const char *const path[] = {o->output, o->lse, o->weights}, *const option[] = {"--output", "--lse", "--weights"};
-    for (int n = 0; n < 3; n++)
-        for (int m = 0; m < n; m++)
-            if (path[n] && path[m] && strcmp(path[n], path[m]) == 0)
-                return out_fail(CLI_USAGE, "%s and %s name the same file, %s", option[m], option[n], path[n]);
     if (o->stage && !o->weights) return out_fail(CLI_USAGE, "--stage says what --weights holds; give --weights F");
     int64_t shape[4] = {0};
     for (int n = 0; c->layout[n]; n++) shape[n] = c->layout[n] == 'd' ? d->value_dim * (c->split ? d->heads : 1) : c->q.array.shape[n];

@@ -242,8 +242,8 @@ int literal_read(const char *text, io_array *a); /* "1,0; 0,1" as a matrix of f6
 
 /* ---- writing and printing results (run.c) ------------------------------------------------------------------------------------------- */
 
-int     run_write(const char *path, const io_array *a); /* nothing when path is NULL */
-void    run_print(const io_array *a);                   /* comma-separated rows on stdout */
+int     run_write(int count, const char *const path[], const io_array *const array[]); /* all files or none; a path may be NULL */
+void    run_print(const io_array *a);                                                  /* comma-separated rows on stdout */
 json_t *run_json_result(const char *path, const io_array *a);
 double  run_seconds(void);
 

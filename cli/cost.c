@@ -136,6 +136,10 @@ int cost_main(const cli_options *o)
 {
     const int32_t threads = (int32_t)given(o->threads, call_threads());
     if (!o->tokens.count) return out_fail(CLI_USAGE, "--tokens N,.. is missing: the sequence lengths");
+    for (int64_t i = 0; i < o->tokens.count; i++)
+        if (o->queries.value > o->tokens.at[i])
+            return out_fail(CLI_USAGE, "--queries %lld: of %lld tokens there are not so many last ones", (long long)o->queries.value,
+                            (long long)o->tokens.at[i]);
     json_t *rows = json_array();
     int     code = CLI_OK;
     for (int64_t i = 0; i < o->tokens.count && !code; i++) {

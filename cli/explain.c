@@ -30,6 +30,7 @@ static int usage(const cli_options *o)
     if (o->json && o->csv) return out_fail(CLI_USAGE, "--json and --csv: one or the other");
     if ((o->json || o->csv) && (o->digits.given || o->channels.count))
         return out_fail(CLI_USAGE, "--digits and --channels are for the table; --json and --csv have all of both");
+    if (o->stage && o->channels.count) return out_fail(CLI_USAGE, "--channels are of the output, before which --stage stops");
     if (o->csv && o->why.given) return out_fail(CLI_USAGE, "--why goes with the table or --json, not with --csv");
     return CLI_OK;
 }

@@ -197,8 +197,6 @@ static int prepare(cli_layer *l)
     memcpy(shape, l->x.shape, sizeof shape);
     shape[l->x.rank - 1] = l->checkpoint->out_width;
     if (o->stage && !o->weights) return out_fail(CLI_USAGE, "--stage says what --weights holds; give --weights F");
-    if (o->output && o->weights && strcmp(o->output, o->weights) == 0)
-        return out_fail(CLI_USAGE, "--output and --weights name the same file, %s", o->output);
     int code = call_path("--output", o->output, l->x.rank);
     if (!code && !convert_new(&c->out, IO_F32, l->x.rank, shape)) code = out_fail(CLI_OUTPUT, "no memory for the result");
     if (!code && o->weights) code = call_scores(c, &c->weights, ATTN_F32, "--weights", o->weights, &d->weights, 1);
@@ -223,8 +221,7 @@ int layer_main(const cli_options *o)
     double seconds = run_seconds();
     if (!code) code = run_layer(&l);
     seconds = run_seconds() - seconds;
-    if (!code) code = run_write(o->weights, &l.call.weights);
-    if (!code) code = run_write(o->output, &l.call.out);
+    if (!code) code = run_write(2, (const char *const[]){o->weights, o->output}, (const io_array *const[]){&l.call.weights, &l.call.out});
     if (!code) code = print_result(&l.call, l.checkpoint, seconds);
     layer_close(&l);
     return code;

@@ -10,7 +10,7 @@
 static int settle(const char *name, const cli_count *said, int64_t known, int64_t otherwise, int64_t *to)
 {
     if (said->given && known > 1 && known != said->value)
-        return out_fail(CLI_FIT, "--%s %lld: the files have %lld", name, (long long)said->value, (long long)known);
+        return out_fail(CLI_FIT, "--%s %lld: files and lists have %lld", name, (long long)said->value, (long long)known);
     *to = said->given ? said->value : known >= 0 ? known : otherwise;
     return CLI_OK;
 }
@@ -76,6 +76,12 @@ int mask_open(cli_mask *m, const cli_options *o, io_array *given)
     const int lists = d->query_offset || d->query_count || d->key_count || d->key_start;
     m->batches = lists || d->allow.stride[0] || d->bias.stride[0] ? d->batch : d->batch < 1 ? 0 : 1;
     m->heads = d->allow.stride[1] || d->bias.stride[1] ? d->heads : d->heads < 1 ? 0 : 1;
+    /* Every row is looked at. */
+    if (!code && (double)m->batches * (double)m->heads * (double)d->queries > MASK_ROWS)
+        code = out_fail(CLI_UNSUPPORTED,
+                        "%.0f rows, of %lld batch entries, %lld heads and %lld queries, are more than the %d that are handled",
+                        (double)m->batches * (double)m->heads * (double)d->queries, (long long)m->batches, (long long)m->heads,
+                        (long long)d->queries, MASK_ROWS);
     return code;
 }
 

@@ -6,6 +6,8 @@
 
 #include "cli.h"
 
+enum { MASK_ROWS = 1 << 22 }; /* batch entries * heads * queries, as far as they can differ */
+
 /* A call of which only sizes, lists, mask and bias are known. */
 typedef struct cli_mask {
     cli_call call;

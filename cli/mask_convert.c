@@ -297,7 +297,7 @@ int mask_convert(const cli_options *o)
         out_note("to %s: %s; %s %s", mask_forms[to], forms[to].is, io_dtype_name(result.dtype),
                  out_shape(shape, result.shape, result.rank));
         if (forms[to].meaning == COUNT_LESS_ONE) out_note("that operator is causal besides, with the last query on the last key in use");
-        code = run_write(o->output, &result);
+        code = run_write(1, &o->output, (const io_array *const[]){&result});
     }
     if (!code && o->json) {
         json_t *json = out_json_open("mask");

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum kind { FLAG, TEXT, COUNT, REAL, LIST, PAIR, REAL_PAIR, WORD };
+enum kind { FLAG, TEXT, OUTPUT, COUNT, REAL, LIST, PAIR, REAL_PAIR, WORD };
 
 typedef struct option_row {
     const char        *name;
@@ -17,7 +17,7 @@ typedef struct option_row {
     unsigned           commands;
     size_t             at;        /* where in cli_options */
     int64_t            low, high; /* bounds of COUNT, LIST and PAIR */
-    const char *const *words;     /* of WORD, ended by NULL */
+    const char *const *words;     /* of WORD; the endings of OUTPUT, a file that is written; ended by NULL */
     const char        *argument, *help;
 } option_row;
 
@@ -26,6 +26,9 @@ static const char *const stage_words[] = {"weight", "scaled", "capped", "biased"
 static const char *const sort_words[] = {"key", "weight", "score", "share", NULL};       /* as EXPLAIN_BY_* + 1 */
 static const char *const colour_words[] = {"auto", "plain", "16", "256", "true", NULL};  /* as PICTURE_* + 1 */
 static const char *const dtype_words[] = {"f32", "f64", "f16", "bf16", NULL};            /* as ATTN_F32 .. count */
+
+static const char *const array_ends[] = {".npy", ".csv", NULL};
+static const char *const png_ends[] = {".png", NULL}, *const svg_ends[] = {".svg", NULL}, *const html_ends[] = {".html", ".htm", NULL};
 
 #define BIG      (INT64_C(1) << 62)
 #define AT(f)    offsetof(cli_options, f)
@@ -38,7 +41,7 @@ static const char *const dtype_words[] = {"f32", "f64", "f16", "bf16", NULL};   
 
 static const option_row table[] = {
     /* what goes in and out */
-    {"output", 'o', TEXT, CLI_RUN | CLI_LAYER | CLI_MASK, AT(output), 0, 0, NULL, "OUT",
+    {"output", 'o', OUTPUT, CLI_RUN | CLI_LAYER | CLI_MASK, AT(output), 0, 0, array_ends, "OUT",
      "write the result to OUT (.npy or .csv); without it the numbers go to stdout"},
     {"against", 0, TEXT, CLI_COMPARE, AT(against), 0, 0, NULL, "OUT", "the result to compare with, in the layout of Q"},
     {"against-lse", 0, TEXT, CLI_COMPARE, AT(against_lse), 0, 0, NULL, "F", "log-sum-exps to compare with, axes (batch, head, query)"},
@@ -67,8 +70,8 @@ static const option_row table[] = {
     {"dtype", 0, WORD, CLI_COST, AT(dtype), 0, 0, dtype_words, "T", "f32 (default), f64, f16 or bf16"},
     {"out-dtype", 0, WORD, CLI_RUN | CLI_COMPARE, AT(out_dtype), 0, 0, dtype_words, "T",
      "type of the result: the inputs' (default) or f32"},
-    {"lse", 0, TEXT, CLI_RUN, AT(lse), 0, 0, NULL, "F", "write ln of each row's sum of exponentials, axes (batch, head, query)"},
-    {"weights", 0, TEXT, CLI_RUN | CLI_LAYER, AT(weights), 0, 0, NULL, "F", "write the weights, axes (batch, head, query, key)"},
+    {"lse", 0, OUTPUT, CLI_RUN, AT(lse), 0, 0, array_ends, "F", "write ln of each row's sum of exponentials, axes (batch, head, query)"},
+    {"weights", 0, OUTPUT, CLI_RUN | CLI_LAYER, AT(weights), 0, 0, array_ends, "F", "write the weights, axes (batch, head, query, key)"},
     {"weights", 0, TEXT, CLI_SHOW, AT(weights), 0, 0, NULL, "W",
      "show the weights in W, axes (batch, head, query, key) or fewer from the left; further files are further layers"},
     {"stage", 0, WORD, CLI_RUN | CLI_LAYER, AT(stage), 0, 0, stage_words, "S",
@@ -142,13 +145,13 @@ static const option_row table[] = {
     {"log", 0, FLAG, CLI_SHOW, AT(log), 0, 0, NULL, NULL, "colours count powers of ten, four of them, instead of equal steps"},
     {"largest", 0, FLAG, CLI_SHOW, AT(largest), 0, 0, NULL, NULL, "cells of a down-sampled map hold the largest weight, not the mean"},
     {"colour", 0, WORD, CLI_SHOW, AT(colour), 0, 0, colour_words, "C", "of the terminal: auto (default), plain, 16, 256 or true"},
-    {"html", 0, TEXT, CLI_SHOW, AT(html), 0, 0, NULL, "FILE", "one page to click through, which needs nothing else"},
+    {"html", 0, OUTPUT, CLI_SHOW, AT(html), 0, 0, html_ends, "FILE", "one page to click through, which needs nothing else"},
     {"region", 0, PAIR, CLI_SHOW, AT(region), 0, BIG, NULL, "I,J", "where the exact values of a long page begin: query I, key J (0,0)"},
     {"limit", 0, COUNT, CLI_SHOW, AT(limit), 1, 1024, NULL, "MIB", "how large the exact part of a page may be (8)"},
     {"head", 0, COUNT, CLI_MASK, AT(head), 0, BIG, NULL, "N", "the head to draw (0)"},
-    {"png", 0, TEXT, CLI_MASK | CLI_SHOW, AT(png), 0, 0, NULL, "FILE", "draw into FILE instead of the terminal"},
-    {"svg", 0, TEXT, CLI_MASK | CLI_SHOW, AT(svg), 0, 0, NULL, "FILE", "the same as shapes"},
-    {"png", 0, TEXT, CLI_DEMO, AT(png), 0, 0, NULL, "FILE", "where the picture of all heads goes (attn-demo.png)"},
+    {"png", 0, OUTPUT, CLI_MASK | CLI_SHOW, AT(png), 0, 0, png_ends, "FILE", "draw into FILE instead of the terminal"},
+    {"svg", 0, OUTPUT, CLI_MASK | CLI_SHOW, AT(svg), 0, 0, svg_ends, "FILE", "the same as shapes"},
+    {"png", 0, OUTPUT, CLI_DEMO, AT(png), 0, 0, png_ends, "FILE", "where the picture of all heads goes (attn-demo.png)"},
     {"answer", 0, FLAG, CLI_LESSON, AT(answer), 0, 0, NULL, NULL, "the answer to the lesson's question too"},
     /* everywhere */
     {"json", 0, FLAG, ALL, AT(json), 0, 0, NULL, NULL, "print the result as JSON"},
@@ -205,6 +208,15 @@ static int word(const option_row *row, const char *text, int *to)
     return 0;
 }
 
+static int ends(const option_row *row, const char *text)
+{
+    for (int i = 0; row->words[i]; i++) {
+        const size_t n = strlen(text), end = strlen(row->words[i]);
+        if (n > end && strcmp(text + n - end, row->words[i]) == 0) return 1;
+    }
+    return 0;
+}
+
 /* Reads text into the field; 0 when it is not what the option takes. */
 static int take(const option_row *row, const char *text, void *to)
 {
@@ -219,6 +231,9 @@ static int take(const option_row *row, const char *text, void *to)
     case TEXT:
         *(const char **)to = text;
         return *text != 0;
+    case OUTPUT:
+        *(const char **)to = text;
+        return ends(row, text);
     case COUNT:
         return (count->given = integer(&text, row->low, row->high, &count->value)) && *text == 0;
     case REAL:
@@ -243,16 +258,19 @@ static int refuse(const option_row *row, const char *text)
 {
     char   rule[160] = "";
     size_t used = 0;
-    if (row->kind == WORD)
-        for (int i = 0; row->words[i]; i++)
-            used += (size_t)snprintf(rule + used, sizeof rule - used, "%s%s", i ? ", " : "one of ", row->words[i]);
+    for (int i = 0; row->words && row->words[i]; i++)
+        used += (size_t)snprintf(rule + used, sizeof rule - used, "%s%s",
+                                 i                     ? row->kind == WORD ? ", " : " or "
+                                 : row->kind == OUTPUT ? "the name of a file that ends in "
+                                                       : "one of ",
+                                 row->words[i]);
     const char *const takes[] = {[TEXT] = "a name",
                                  [COUNT] = "a whole number",
                                  [REAL] = "a finite number",
                                  [LIST] = "whole numbers with commas between them",
                                  [PAIR] = "two whole numbers, L,R",
                                  [REAL_PAIR] = "two finite numbers that are not negative, A,R"};
-    const char       *what = row->kind == WORD ? rule : takes[row->kind];
+    const char       *what = row->words ? rule : takes[row->kind];
     const int         bounded = row->kind == COUNT || row->kind == LIST || row->kind == PAIR;
     char              bounds[64] = "";
     if (bounded && row->high == BIG && row->low > -BIG) snprintf(bounds, sizeof bounds, " from %lld on", (long long)row->low);
@@ -310,10 +328,74 @@ static int unknown(unsigned command, const char *text)
     return CLI_USAGE;
 }
 
+/* ---- files that are written -------------------------------------------------------------------------------------------------------- */
+
+/* Where a file of that name is or would be, links followed; the caller's to free. NULL where there can be none. */
+static char *place(const char *name)
+{
+    char *real = realpath(name, NULL), *whole = NULL;
+    if (real || errno != ENOENT) return real;
+    const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
+    char       *folder = slash ? strndup(name, (size_t)(last - name)) : strdup(".");
+    real = folder ? realpath(folder, NULL) : NULL;
+    if (real && asprintf(&whole, "%s/%s", real, last) < 0) whole = NULL;
+    free(folder), free(real);
+    return whole;
+}
+
+static int is_at(const char *where, char *name)
+{
+    char     *real = place(name);
+    const int same = real && strcmp(real, where) == 0;
+    free(real);
+    return same;
+}
+
+/* Does text name the file at `where`: as it is, or as a part of FILE,FILE or FILE:NAME? */
+static int leads_to(const char *text, const char *where)
+{
+    char *copy = literal_is(text) ? NULL : strdup(text);
+    int   same = copy && is_at(where, copy);
+    for (char *part = copy, *next; part && !same; part = next) {
+        next = strchr(part, ',');
+        if (next) *next++ = 0;
+        same = is_at(where, part);
+        for (char *colon = strrchr(part, ':'); colon && !same; colon = strrchr(part, ':')) *colon = 0, same = is_at(where, part);
+    }
+    free(copy);
+    return same;
+}
+
+/* An output that is another file of the command line too would take its place. */
+static int check_outputs(const cli_options *o, unsigned command)
+{
+    int code = CLI_OK;
+    for (int i = 0; i < ROWS && !code; i++) {
+        const option_row *row = &table[i];
+        const char       *name = row->commands & command && row->kind == OUTPUT ? *(char *const *)((const char *)o + row->at) : NULL;
+        char             *where = name ? place(name) : NULL;
+        for (int n = 0; n < o->operands && where && !code; n++)
+            if (leads_to(o->operand[n], where))
+                code = out_fail(CLI_USAGE, "--%s %s would overwrite what is read, %s", row->name, name, o->operand[n]);
+        for (int n = 0; n < ROWS && where && !code; n++) {
+            const option_row *other = &table[n];
+            const int         file = other->kind == TEXT || (other->kind == OUTPUT && n < i);
+            const char       *text = other->commands & command && file ? *(char *const *)((const char *)o + other->at) : NULL;
+            if (!text || !leads_to(text, where)) continue;
+            code = other->kind == OUTPUT
+                       ? out_fail(CLI_USAGE, "--%s and --%s name the same file, %s", other->name, row->name, name)
+                       : out_fail(CLI_USAGE, "--%s %s would overwrite what is read, --%s %s", row->name, name, other->name, text);
+        }
+        free(where);
+    }
+    return code;
+}
+
 int options_parse(cli_options *o, unsigned command, int argc, char **argv)
 {
     struct option names[ROWS + 1];
     char letters[2 * ROWS + 2] = ":", *letter = letters + 1; /* ':' first: getopt tells a missing argument from an unknown option */
+    char given[ROWS] = {0};
     int  n = 0;
     memset(names, 0, sizeof names);
     for (int i = 0; i < ROWS; i++) {
@@ -332,11 +414,12 @@ int options_parse(cli_options *o, unsigned command, int argc, char **argv)
             if (table[i].commands & command && (got == 1000 + i || got == table[i].letter)) row = &table[i];
         if (got == ':') return out_fail(CLI_USAGE, "%s needs a value", argv[optind - 1]);
         if (!row) return unknown(command, optopt > 0 && optopt < 1000 ? (char[]){'-', (char)optopt, 0} : argv[optind - 1]);
+        if (row->kind != FLAG && given[row - table]++) return out_fail(CLI_USAGE, "--%s is given twice", row->name);
         if (!take(row, optarg, (char *)o + row->at)) return refuse(row, optarg);
     }
     o->operand = argv + optind;
     o->operands = argc - optind;
-    return CLI_OK;
+    return o->help ? CLI_OK : check_outputs(o, command);
 }
 
 void options_print(unsigned command, FILE *to)
@@ -359,7 +442,8 @@ int options_info(unsigned command, int index, cli_option_info *info)
     for (int i = 0; i < ROWS; i++) {
         const option_row *row = &table[i];
         if (!(row->commands & command) || index--) continue;
-        *info = (cli_option_info){row->name, row->argument, row->help, row->words, row->letter, row->kind == TEXT};
+        const int file = row->kind == TEXT || row->kind == OUTPUT;
+        *info = (cli_option_info){row->name, row->argument, row->help, file ? NULL : row->words, row->letter, file};
         return 1;
     }
     return 0;

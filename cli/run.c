@@ -13,10 +13,18 @@ double run_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int run_write(const char *path, const io_array *a)
+int run_write(int count, const char *const path[], const io_array *const array[])
 {
-    io_error e;
-    return path && io_write(path, a, &e) ? out_io(&e) : CLI_OK;
+    enum { MOST = 3 };
+    io_output output[MOST] = {{0}};
+    io_error  e;
+    int       code = CLI_OK;
+    for (int n = 0; n < count && !code; n++)
+        if (path[n] && io_write_open(&output[n], path[n], array[n], &e)) code = out_io(&e);
+    for (int n = 0; n < count && !code; n++)
+        if (path[n] && io_output_commit(&output[n], &e)) code = out_io(&e);
+    for (int n = 0; n < count; n++) io_output_discard(&output[n]);
+    return code;
 }
 
 /* Matrices as comma-separated rows; each but a lone one under its place along the outer axes. */
@@ -102,9 +110,8 @@ int run_main(const cli_options *o)
     double   seconds = run_seconds();
     if (!code) code = call_run(&c);
     seconds = run_seconds() - seconds;
-    if (!code) code = run_write(o->lse, &c.lse);
-    if (!code) code = run_write(o->weights, &c.weights);
-    if (!code) code = run_write(o->output, &c.out); /* last, so that it is there only if all went well */
+    if (!code)
+        code = run_write(3, (const char *const[]){o->lse, o->weights, o->output}, (const io_array *const[]){&c.lse, &c.weights, &c.out});
     if (!code) summary(&c, seconds);
     if (!code && o->json)
         code = print_json(&c, seconds);

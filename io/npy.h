@@ -82,6 +82,9 @@ int32_t io_output_open(io_output *output, const char *path, io_error *error);
 int32_t io_output_commit(io_output *output, io_error *error); /* also says when an earlier write to `file` failed */
 void    io_output_discard(io_output *output);                 /* does nothing after commit or a failed open */
 
+/* io_write() up to the commit: all bytes are on their way to the disk, the target is as it was. For results of which all are to appear or none. */
+int32_t io_write_open(io_output *output, const char *path, const io_array *array, io_error *error);
+
 /* ---- scalars ---------------------------------------------------------------------------------------------------------------------- */
 
 size_t      io_dtype_bytes(int32_t dtype);

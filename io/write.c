@@ -123,21 +123,30 @@ static int write_npy(FILE *file, const io_array *array)
     return write_header(file, array) && (empty || write_axis(file, array, 0, 0));
 }
 
-int32_t io_write(const char *path, const io_array *array, io_error *error)
+int32_t io_write_open(io_output *output, const char *path, const io_array *array, io_error *error)
 {
-    size_t    n = strlen(path);
-    io_output output;
-    int       csv = n > 4 && strcmp(path + n - 4, ".csv") == 0, npy = n > 4 && strcmp(path + n - 4, ".npy") == 0;
+    size_t n = strlen(path);
+    int    csv = n > 4 && strcmp(path + n - 4, ".csv") == 0, npy = n > 4 && strcmp(path + n - 4, ".npy") == 0;
     io_clear(error);
+    memset(output, 0, sizeof *output);
     if (!csv && !npy) return io_fail(error, IO_E_TYPE, "%s: the name of an output must end in .npy or .csv", path);
     if (!io_dtype_bytes(array->dtype) || array->rank < 0 || array->rank > IO_MAX_RANK)
         return io_fail(error, IO_E_TYPE, "%s: an array of dtype %d and %d axes cannot be written", path, (int)array->dtype,
                        (int)array->rank);
-    int32_t status = io_output_open(&output, path, error);
+    int32_t status = io_output_open(output, path, error);
     if (status != IO_OK) return status;
-    if (npy && !write_npy(output.file, array)) return fail_output(&output, path, errno, error);
-    if (csv) status = io_csv_write(output.file, array, path, error);
-    if (status == IO_OK) return io_output_commit(&output, error);
-    io_output_discard(&output);
+    if (npy && !write_npy(output->file, array)) return fail_output(output, path, errno, error);
+    if (csv) status = io_csv_write(output->file, array, path, error);
+    if (status != IO_OK)
+        io_output_discard(output);
+    else if (fflush(output->file) != 0)
+        return fail_output(output, path, errno, error);
     return status;
+}
+
+int32_t io_write(const char *path, const io_array *array, io_error *error)
+{
+    io_output output;
+    int32_t   status = io_write_open(&output, path, array, error);
+    return status == IO_OK ? io_output_commit(&output, error) : status;
 }

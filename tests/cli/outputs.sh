@@ -24,7 +24,30 @@ q run $S:q $S:k $S:v -o out.npy --lse lse.csv
 q run $S:q $S:k $S:v -o out.txt
 q run $S:q $S:k $S:v -o out.npy --lse out.npy
 q run $S:q $S:k $S:v -o out.npy --stage scaled
+q run $S:hsd_q $S:hsd_k $S:hsd_v --lse lse.csv --weights w.npy -o none/out.npy
 "$ATTN" run q.csv k.csv v.csv -q > /dev/full
 echo "exit $?"
 rmdir folder.npy
 ls -A | diff before - && echo "nothing"
+echo "Nothing that is read is overwritten, nor one result by another:"
+cp -L q.csv own.csv
+cp -L q.npy own.npy
+ln -s own.csv link.csv
+echo missing > words.svg
+sum own.csv own.npy words.svg > before
+q run own.csv k.csv v.csv -o own.csv
+q run own.csv k.csv v.csv -o ../outputs/./own.csv
+q run own.csv k.csv v.csv -o link.csv
+q run link.csv k.csv v.csv --lse own.csv
+q run q.csv k.csv v.csv --bias own.csv --weights own.csv
+q run q.csv k.csv v.csv --lse new.csv --weights ./new.csv
+q run batch.npz:q batch.npz:k batch.npz:v --allow own.npy -o own.npy
+q layer minilm.safetensors --layer 5 --input own.csv -o own.csv
+q layer minilm.safetensors --layer 5 --input minilm.safetensors:hidden_states --weights new.npy -o new.npy
+q mask convert own.csv --from mha --to sdpa -o own.csv
+q show --weights own.csv --png own.csv
+q show q.csv k.csv v.csv --tokens words.svg --svg words.svg
+q show q.csv k.csv v.csv --html own.npy
+q mask show --queries 3 --svg own.csv
+q demo --png own.csv
+sum own.csv own.npy words.svg | diff before - && echo "all as it was"

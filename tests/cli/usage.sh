@@ -23,11 +23,16 @@ t run q.csv k.csv v.csv --threads 0
 t run q.csv k.csv v.csv --scale 1x
 t run q.csv k.csv v.csv --causal=yes
 t run q.csv k.csv v.csv --allow ''
+t run q.csv k.csv v.csv --scale 1 --causal --causal --scale 2
+t run q.csv k.csv v.csv -o one.npy --output two.npy
 t check q.csv k.csv v.csv
 t check q.csv k.csv v.csv --against v.csv --tolerance 1
 t check q.csv k.csv v.csv --against v.csv --tolerance -1,0
 t cost
 t cost --tokens 0
+t cost --tokens 200,100 --queries 101
+t explain q.csv k.csv v.csv --row 0 --stage scaled --channels 0
+t mask lint --queries 4194305
 t layer minilm.safetensors --layer 5
 t layer minilm.safetensors --input minilm.safetensors:hidden_states
 t layer minilm.safetensors --layer 5 --prefix x --input minilm.safetensors:hidden_states
