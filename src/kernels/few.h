@@ -287,10 +287,12 @@ FN void few_score(const struct attn_block *b, const struct attn_tile *t, int64_t
     }
 }
 
+/* Two rows at once have registers for whole values, which are then read in the order of addresses; four read or convert them once. */
 FN void few_values(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int hidden)
 {
+    const int64_t most = few_streams(b, t) && t->v_reads == ATTN_READ_AS_IS && b->value_dim >= 8 * LANES ? 2 : 4;
     for (int64_t r = 0, n; r < b->m; r += n) {
-        n = b->m - r < 4 ? b->m - r : 4;
+        n = b->m - r < most ? b->m - r : most;
         few_value_by[t->v_reads][n - 1](b, t, from, to, factor, r, hidden);
     }
 }
