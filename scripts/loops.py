@@ -4,8 +4,9 @@ SPDX-License-Identifier: MIT
 
 usage: loops.py OBJECT..
 
-Looked at are the functions score_N and value_N (N vectors of queries): of their innermost loops that do nothing to vectors but move and multiply-add
-those with the most multiply-adds. Loops that leave keys out blend or have a mask: they stand only at the edges of what is seen, and may spill where
+Looked at are the functions score_N and value_N (N vectors of queries) and whole_N (N queries): of their innermost loops that do nothing to vectors but
+move and multiply-add those with the most multiply-adds. Loops that leave keys out blend or have a mask: they stand only at the edges of what is
+seen, and may spill where
 registers are few.
 """
 
@@ -13,7 +14,7 @@ import re
 import subprocess
 import sys
 
-FUNCTION = re.compile(r"^[0-9a-f]+ <((?:score|value)_\d+)>:")
+FUNCTION = re.compile(r"^[0-9a-f]+ <((?:score|value|whole)_\d+)>:")
 LINE = re.compile(r"^ *([0-9a-f]+):\s+(.*)")
 BACK = re.compile(r"^j[a-z]+ +([0-9a-f]+)")
 OTHER = re.compile(r"^v(?!mov|p?broadcast|fmadd|dpbf16|prefetch)|\{%k[1-7]\}")  # arithmetic besides the product

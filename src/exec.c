@@ -29,7 +29,7 @@ struct run {
     char                   *work;
     int64_t                 what;
     const struct unit      *units;
-    int64_t                 count;
+    int64_t                 count, whole;
     _Atomic int64_t         next;
 };
 
@@ -166,6 +166,72 @@ static void run_chunk(const struct attn_plan *plan, char *slot, struct unit unit
     walk_chunk(&t, unit.chunk, low, high);
 }
 
+/* ---- blocks that are done at once -------------------------------------------------------------------------------------------------- */
+
+static int as_real(const struct attn_plan *plan, int32_t dtype, const int64_t *stride, int64_t channels)
+{
+    return attn_width(dtype) == plan->kernel->real_bytes && stride[3] == 1 && channels % 16 == 0;
+}
+
+/* Whether all blocks see all keys of one tile, whatever they are, and need nothing but attn_kernel.whole: most of a small call's time would go into
+ * finding out so much for each of them. */
+static int all_whole(const struct attn_plan *plan)
+{
+    const attn_desc *d = &plan->d;
+    const double     size = fabs(plan->factor);
+    return plan->kernel->whole && d->keys <= ATTN_TILE && plan->block_heads == 1 && !d->causal && !d->window && !d->query_count &&
+           !d->allow.data && !d->bias.data && !d->alibi.data && !d->sink.data && !d->lse.data && !d->weights.data && !(d->softcap > 0) &&
+           !(d->dropout > 0) && size < 0x1p60 && size > 0x1p-60 && as_real(plan, d->q.dtype, d->q.stride, d->dim) &&
+           as_real(plan, d->k.dtype, d->k.stride, 0) && as_real(plan, d->v.dtype, d->v.stride, 0) &&
+           as_real(plan, d->out.dtype, d->out.stride, d->value_dim) && d->value_dim && d->keys;
+}
+
+static const char *row_at(const attn_in *x, int64_t batch, int64_t head, int64_t i)
+{
+    return attn_task_element(x->data, x->stride, x->dtype, batch, head, i);
+}
+
+static struct attn_soon soon(const char *from, int64_t step, int64_t n, int64_t rows, int64_t width, struct attn_soon *then)
+{
+    return (struct attn_soon){(uintptr_t)from, (uintptr_t)(step * width), (uintptr_t)(n * width), rows, then};
+}
+
+/* Such a task; 0 where the long way must be gone. */
+static int run_whole(const struct attn_plan *plan, char *slot, int64_t index)
+{
+    const attn_desc        *d = &plan->d;
+    const int64_t           width = plan->kernel->real_bytes, later = index + 1 < plan->tasks, step = d->q.stride[2] * width;
+    const struct attn_place p = attn_plan_place(plan, index), next = attn_plan_place(plan, index + later);
+    const int64_t           start = attn_key_start(d, p.batch), other = next.group_head != p.group_head || next.batch != p.batch;
+    char                   *out = (char *)attn_task_element(d->out.data, d->out.stride, d->out.dtype, p.batch, p.head, p.query);
+    const char             *line = row_at(&d->q, p.batch, p.head, p.query);
+    const void             *lines[ATTN_ROWS_MAX];
+    struct attn_ahead       ahead;
+    struct attn_soon       *list = ahead.list;
+    struct attn_block       b = {.m = p.queries,
+                                 .dim = d->dim,
+                                 .value_dim = d->value_dim,
+                                 .q = slot + plan->at.q,
+                                 .s = slot + plan->at.s,
+                                 .part = part_at(plan, slot + plan->at.o[0]),
+                                 .ahead = &ahead};
+    struct attn_tile        t = {.k = row_at(&d->k, p.batch, p.group_head, start),
+                                 .v = row_at(&d->v, p.batch, p.group_head, start),
+                                 .k_step = d->k.stride[2],
+                                 .v_step = d->v.stride[2],
+                                 .keys = attn_key_count(d, p.batch)};
+    ahead.at = ahead.end = 0, ahead.now = list;
+    list[0] = soon(t.v, t.v_step, d->value_dim, t.keys, width, &list[1]);
+    list[1] = soon(out, d->out.stride[2], d->value_dim, p.queries, width, &list[2]);
+    list[2] = soon(row_at(&d->q, next.batch, next.head, next.query), d->q.stride[2], d->dim, next.queries, width, &list[other ? 3 : 5]);
+    list[3] = soon(row_at(&d->k, next.batch, next.group_head, 0), d->k.stride[2], d->dim, d->keys, width, &list[4]);
+    list[4] = soon(row_at(&d->v, next.batch, next.group_head, 0), d->v.stride[2], d->value_dim, d->keys, width, &list[5]);
+    list[5] = soon(b.q, 0, 1, INT64_MAX, 1, 0);
+    for (int64_t r = 0; r < p.queries; r++, line += step) lines[r] = line;
+    plan->kernel->load(&b, slot + plan->at.q, 0, d->dim, lines, plan->factor);
+    return plan->kernel->whole(&b, &t, out, d->out.stride[2]);
+}
+
 /* ---- the run ---------------------------------------------------------------------------------------------------------------------- */
 
 /* Gaps between the parts of a slot: poisoned while a run uses it. */
@@ -225,7 +291,7 @@ static void share(void *arg, int32_t index)
             run_chunk(plan, slot, run->units[i], wave_part(plan, run->work, i));
         else if (run->what == FOLDS)
             fold_task(run, i);
-        else
+        else if (!run->whole || !run_whole(plan, slot, i))
             run_task(plan, slot, i, plan->wave ? task_part(plan, run->work, i) : 0);
     attn_exec_guard(plan, slot, 0);
     attn_cpu_leave(env);
@@ -233,7 +299,7 @@ static void share(void *arg, int32_t index)
 
 static void run_all(const struct attn_plan *plan, char *work, int64_t what, const struct unit *units, int64_t count)
 {
-    struct run run = {plan, work, what, units, count, 0};
+    struct run run = {plan, work, what, units, count, what == TASKS && all_whole(plan), 0};
     if (plan->slots == 1)
         share(&run, 0);
     else

@@ -204,6 +204,10 @@ struct attn_kernel {
 
     /* The other way: n reals as numbers of 16 bits. Either may be NULL: attn_convert does the same. */
     void (*narrow)(void *to, const void *from, int64_t n, int64_t reads);
+
+    /* All of a block that sees every key of its only tile, which nothing edits, without a shift or sink, up to its results: out[r * step + c], anywhere;
+     * value_dim is a multiple of 16. Returns 0 where it cannot tell: then begin, step, finish and unload must do it. NULL: they always do. */
+    int32_t (*whole)(const struct attn_block *b, const struct attn_tile *t, void *out, int64_t step);
 };
 
 /* Conversions between an element type in memory, any stride, and contiguous float or double. NULL: not offered. */

@@ -54,8 +54,8 @@ static const struct attn_kernel *plain_of(const struct attn_kernel *k)
 enum { PLAIN, EQUAL, HUGE, MINUS_INFINITE, TINY_VALUES, LARGE_VALUES, HIDDEN_NAN, KINDS };
 
 struct block_case {
-    int32_t dtype, reads; /* of the arithmetic; of q, k and v */
-    int     kind, side, edited, ranged, with_slope;
+    int32_t dtype, reads;                                  /* of the arithmetic; of q, k and v */
+    int     kind, side, edited, ranged, with_slope, plain; /* plain: none of these, one tile, and what attn_kernel.whole needs besides */
     int64_t m, keys, dim, value_dim, k_gap, v_gap;
     double *q, *k, *v, *add, cap,
         factor;          /* [m][dim], times the factor in the kernels' domain, [keys][dim], [keys][value_dim], [m][keys] natural */
@@ -130,6 +130,8 @@ static void case_make(struct block_case *c, rng *r, const struct attn_kernel *ke
     c->keys = rng_percent(r, 3) ? rng_range(r, 2046, 2050) : rng_pick(r, sizes, COUNT(sizes));
     c->m = rng_percent(r, 50) ? rng_range(r, 1, most_rows) : most_rows - rng_range(r, 0, 1);
     c->dim = rng_pick(r, widths, COUNT(widths)), c->value_dim = rng_pick(r, widths, COUNT(widths));
+    c->plain = rng_percent(r, 20);
+    if (c->plain) c->keys = (c->keys - 1) % ATTN_TILE + 1, c->value_dim = 16 * rng_range(r, 1, 9);
     c->k_gap = rng_percent(r, 30) ? rng_range(r, 1, 3) : 0, c->v_gap = rng_percent(r, 30) ? rng_range(r, 1, 3) : 0;
     c->q = numbers(c->m * c->dim), c->k = numbers(c->keys * c->dim), c->v = numbers(c->keys * c->value_dim);
     if (c->kind != EQUAL) fill(c->q, c->m * c->dim, reads, r, (c->kind == HUGE ? 1e4 : 0.5) / fabs(c->factor));
@@ -143,8 +145,8 @@ static void case_make(struct block_case *c, rng *r, const struct attn_kernel *ke
         if (rng_percent(r, 50)) c->k[j * c->dim] = -INFINITY;
     for (int64_t i = 0; c->kind == MINUS_INFINITE && i < c->m && c->dim; i++)
         c->q[i * c->dim] = rounded(reads, (fabs(c->q[i * c->dim]) + 0.5) * (c->factor < 0 ? -1 : 1)); /* no +inf, no NaN */
-    c->edited = rng_percent(r, 50);
-    c->ranged = rng_percent(r, 50);
+    c->edited = !c->plain && rng_percent(r, 50);
+    c->ranged = !c->plain && rng_percent(r, 50);
     if (c->edited) {
         case_hide(c, r);
         c->add = numbers(c->m * c->keys);
@@ -156,12 +158,12 @@ static void case_make(struct block_case *c, rng *r, const struct attn_kernel *ke
         if (rng_percent(r, 3)) c->high[i] = c->low[i];
     }
     if (c->kind == HIDDEN_NAN) case_poison(c);
-    if (rng_percent(r, 25)) c->cap = (rng_percent(r, 50) ? 1 : 20) * (0.5 + rng_unit(r));
-    c->with_slope = rng_percent(r, 25);
+    if (!c->plain && rng_percent(r, 25)) c->cap = (rng_percent(r, 50) ? 1 : 20) * (0.5 + rng_unit(r));
+    c->with_slope = !c->plain && rng_percent(r, 25);
     for (int64_t i = 0; i < ATTN_ROWS_MAX; i++) {
         c->slope[i] = rounded(dtype, 0.1 * rng_normal(r));
         c->position[i] = (double)rng_range(r, -20, c->keys + 20);
-        c->sink[i] = rng_percent(r, 50) ? -INFINITY : rounded(dtype, rng_normal(r));
+        c->sink[i] = c->plain || rng_percent(r, 50) ? -INFINITY : rounded(dtype, rng_normal(r));
     }
 }
 
@@ -400,6 +402,29 @@ static void walk(struct bench *t)
     t->block.part = t->part[0];
 }
 
+/* A block of one tile at once gives the same bits as step by step. Returns how many it does not. */
+static int64_t whole_differs(struct bench *t, const struct block_result *r)
+{
+    const struct block_case *c = t->c;
+    const int64_t            step = c->value_dim + 3;
+    struct attn_tile         tile = tile_make(t, 0);
+    guarded                  out;
+    int64_t                  bad = 0;
+    if (!t->kernel->whole || !c->plain) return 0;
+    guarded_make(&out, (size_t)(((c->m - 1) * step + c->value_dim) * t->kernel->real_bytes), c->side, 0xA5);
+    t->block.shifted = 0;
+    if (t->kernel->whole(&t->block, &tile, out.bytes, step))
+        for (int64_t i = 0; i < c->m; i++)
+            for (int64_t at = 0; at < c->value_dim; at++) {
+                const double want = r->out[i * c->value_dim + at], got = element_get(out.bytes, c->dtype, i * step + at);
+                bad += isnan(want) ? !isnan(got) : want != got || signbit(want) != signbit(got);
+            }
+    if (bad) fprintf(stderr, "  %s: %" PRId64 " results of a whole block differ\n", t->kernel->name, bad);
+    bad += guarded_broken(&out) != NULL;
+    guarded_free(&out);
+    return bad;
+}
+
 /* Returns faults at the guards. */
 static int64_t kernel_block(const struct attn_kernel *k, const struct block_case *c, struct block_result *r)
 {
@@ -422,7 +447,8 @@ static int64_t kernel_block(const struct attn_kernel *k, const struct block_case
         for (int64_t i = 0; i < c->m; i++)
             for (int64_t j = 0; j < tile.keys; j++) r->weights[i * c->keys + first + j] = get(&t, S, place(k, i, j, ATTN_TILE));
     }
-    return bench_broken(&t);
+    const int64_t bad = whole_differs(&t, r);
+    return bad + bench_broken(&t);
 }
 
 static double largest_of(const double *x, int64_t count)

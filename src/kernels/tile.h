@@ -327,15 +327,14 @@ FN void scores(const struct attn_block *b, const struct attn_tile *t, int32_t up
     for (int v = 0; v < VECTORS(b); v++) edit_scores(b, t, upto, v, 0, t->keys);
 }
 
-/* A tile that is at most edited by its edit tile: exponentials as soon as a score is there, against the reference so far. Returns 0, having
- * changed nothing but s, if a score is so much larger that the reference must follow, or is -inf by itself. */
-FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
+/* Scores and weights of a tile that is at most edited by its edit tile: exponentials as soon as a score is there, against the reference so far. Returns
+ * 0, having changed nothing but s, if a score is so much larger that the reference must follow, or is -inf by itself; hides: one of the rest may be. */
+FN FORCE int weigh_tile(const struct attn_block *b, const struct attn_tile *t, struct totals *totals, int *hides)
 {
-    struct totals totals;
-    real         *top = b->part.top, factor[ROWS] __attribute__((aligned(64)));
-    const vec     zero = v_set(0), none = v_set((real)INFINITY);
-    int64_t       done = 0;
-    int           stay = 1;
+    const real *top = b->part.top;
+    const vec   zero = v_set(0), none = v_set((real)INFINITY);
+    int64_t     done = 0;
+    int         stay = 1;
     for (int v = 0; v < VECTORS(b); v++)
         if (v_any(v_eq(v_load(top + v * LANES), v_set(-(real)INFINITY)))) done = t->keys < 8 ? t->keys : 8;
     if (done) score_keys(b, t, 0, VECTORS(b), 0, done, 0);
@@ -343,15 +342,25 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
         vec ref = v_load(top + v * LANES), largest;
         if (t->edit) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, done);
         find_reference((real *)b->s + v * LANES, 0, done, &ref, &largest);
-        v_store(totals.ref + v * LANES, ref);
-        v_store(totals.largest + v * LANES, largest);
-        v_store(totals.least + v * LANES, none);
-        v_store(totals.sum + v * LANES, weigh_keys(b, v, 0, done, ref, zero, zero));
+        v_store(totals->ref + v * LANES, ref);
+        v_store(totals->largest + v * LANES, largest);
+        v_store(totals->least + v * LANES, none);
+        v_store(totals->sum + v * LANES, weigh_keys(b, v, 0, done, ref, zero, zero));
         take_weights(b, v, 0, done);
     }
-    score_keys(b, t, 0, VECTORS(b), done, t->keys, &totals);
-    for (int v = 0; v < VECTORS(b); v++) stay &= stays(&totals, v);
-    if (!stay) return 0;
+    score_keys(b, t, 0, VECTORS(b), done, t->keys, totals);
+    for (int v = 0; v < VECTORS(b); v++) stay &= stays(totals, v);
+    *hides = done || t->edit;
+    return stay;
+}
+
+/* Takes such a tile; 0 as before. */
+FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
+{
+    struct totals totals;
+    real         *top = b->part.top, factor[ROWS] __attribute__((aligned(64)));
+    int           hides;
+    if (!weigh_tile(b, t, &totals, &hides)) return 0;
     const int wild = take_values(b, t);
     if (PAIRS && wild) return 0;
     for (int v = 0; v < VECTORS(b); v++) {
@@ -360,7 +369,7 @@ FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
         v_store(sum, v_add(v_load(sum), v_load(totals.sum + v * LANES)));
         v_store(factor + v * LANES, v_set(1));
     }
-    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, wild && (done || t->edit));
+    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, wild && hides);
     return 1;
 }
 
@@ -499,6 +508,13 @@ FN void weights(const struct attn_block *b, int64_t keys, int32_t upto)
         }
 }
 
+#if PAIRS
+#define WHOLE_BLOCK 0
+#else
+#define WHOLE_BLOCK whole
+#include "whole.h"
+#endif
+
 #if REAL_BITS == 32 && !PAIRS && defined(FEW_NAME)
 #define WIDEN widen
 FN void widen(void *to, const void *from, int64_t step, int64_t rows, int64_t n, int64_t reads)
@@ -537,8 +553,8 @@ FN void narrow(void *to, const void *from, int64_t n, int64_t reads)
 #endif
 #include "inspect.h"
 
-const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,   READS,   0,      load,        unload,   begin, edit_tile,
-                                 scores,     step, fold,         finish, weights, survey, survey_keys, GRADIENT, WIDEN, NARROW};
+const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,    READS,  0,           load,     unload, begin,  edit_tile,  scores,
+                                 step,       fold, finish,       weights, survey, survey_keys, GRADIENT, WIDEN,  NARROW, WHOLE_BLOCK};
 
 #ifdef FEW_NAME
 #include "few.h"
