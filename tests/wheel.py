@@ -13,7 +13,7 @@ import attn
 kind, tree = sys.argv[1:]
 here = os.path.dirname(attn.__file__)
 assert here.startswith(sys.prefix), attn.__file__
-assert importlib.metadata.version("libattn") == attn.version
+assert importlib.metadata.version("libattn") == attn.version == attn.__version__
 assert os.path.exists(os.path.join(here, "py.typed"))
 
 result = doctest.testmod(attn, optionflags=doctest.ELLIPSIS)

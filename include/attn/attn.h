@@ -513,7 +513,11 @@ ATTN_API int32_t attn_backward_work_bytes(const attn_desc *desc, const attn_back
 /* Joins results over disjoint sets of keys, as a split cache or several machines leave them:
  *     lse = ln sum_r exp(lse_r),   out = sum_r exp(lse_r - lse) out_r
  * A part whose lse is -inf takes no part, whatever its out holds; a NaN lse makes that row NaN; if all are -inf: out = 0, lse = -inf.
- * Give a sink to one part only. Computed in f64 in the order of the parts, rounded once. */
+ * Give a sink to one part only. Computed in f64 in the order of the parts, rounded once.
+ *
+ * A sliding window beside which the first n keys stay visible ("attention sinks" of streaming models) is such a join: one causal call over those
+ * keys alone (key_count = n), one over the rest with the window (key_start = n). Positions count from key_start, so query_offset is n less
+ * in the second. */
 typedef struct attn_merge_desc {
     size_t         size; /* set by attn_merge_desc_new() */
     int64_t        batch, heads, queries, value_dim;

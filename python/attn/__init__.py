@@ -35,3 +35,4 @@ __all__ = ["attention", "attention_backward", "merge", "alibi_slopes", "dropout_
            "Summary", "explain", "Explanation", "check", "Check", "show", "Page", "Layer", "version"]
 
 version: str = _library.lib.attn_version_text().decode()
+__version__ = version

@@ -128,6 +128,12 @@ def of_torch(name, tensor):
     return Operand(tensor, tensor.data_ptr(), shape, steps, code, None if code else str(tensor.dtype)[6:])
 
 
+def _bare(name, value):
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError("%s is a masked array, whose mask would be lost: say it with allow, or hand in %s.filled(..)" % (name, name))
+    return np.asarray(value)
+
+
 def operand(name, value):
     """The operand of whatever array the caller has; lists and numbers become NumPy arrays."""
     if type(value) is np.ndarray:
@@ -136,7 +142,7 @@ def operand(name, value):
         return of_torch(name, _plain(name, value))
     if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack_device__"):
         return _of_dlpack(name, value)
-    return of_numpy(np.asarray(value))
+    return of_numpy(_bare(name, value))
 
 
 def numbers(name, value):
@@ -144,7 +150,7 @@ def numbers(name, value):
     if library(value) == "torch":
         value = _plain(name, value)
         value = (value.float() if value.dtype == sys.modules["torch"].bfloat16 else value).numpy()
-    return np.asarray(value)
+    return _bare(name, value)
 
 
 # ---- results --------------------------------------------------------------------------------------------------------------------------

@@ -24,9 +24,16 @@ _AT = {name: getattr(Desc, name).offset for name, kind in Desc._fields_ if kind 
 assert _VIEW.size == ctypes.sizeof(View)
 
 
+def whole(name, value):
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError("%s is %r; it must be a whole number" % (name, value)) from None
+
+
 def integer(name, value, bits=64):
     """An int that fits; ctypes alone would cut one off silently."""
-    value = operator.index(value)
+    value = whole(name, value)
     if not -1 << bits - 1 <= value < 1 << bits - 1:
         raise ValueError("%s is %d, which does not fit %d bits" % (name, value, bits))
     return value
@@ -34,10 +41,25 @@ def integer(name, value, bits=64):
 
 def word(name, value):
     """An int of 64 bits without a sign."""
-    value = operator.index(value)
+    value = whole(name, value)
     if not 0 <= value < 1 << 64:
         raise ValueError("%s is %d, and must be from 0 to 2^64 - 1" % (name, value))
     return value
+
+
+def pair(name, value, what):
+    """Two whole numbers, or None in a place of one."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError("%s is %r; it must be a pair (%s)" % (name, value, what))
+    return tuple(None if side is None else integer(name, side) for side in value)
+
+
+def put_real(d, name, value):
+    """The number as the descriptor's field."""
+    try:
+        setattr(d, name, value)
+    except TypeError:
+        raise ValueError("%s is %r; it must be a number" % (name, value)) from None
 
 
 def floats(name, value):
@@ -190,9 +212,7 @@ def _per_batch(name, value, batch, keep):
 
 
 def _window(d, window):
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise ValueError("window is %r; it must be a pair (left, right)" % (window,))
-    left, right = (-1 if side is None else integer("window", side) for side in window)
+    left, right = (-1 if side is None else side for side in pair("window", window, "left, right"))
     if (left, right) != (-1, -1):  # no bound on either side is no window
         d.window, d.window_left, d.window_right = 1, left, right
 
@@ -243,11 +263,13 @@ def options(c, bias=None, allow=None, causal=False, align=None, window=None, que
     if key_start is not None:
         d.key_start = _per_batch("key_start", key_start, shape[0], keep)
     if scale is not None:
-        d.scale_given, d.scale = 1, scale
+        d.scale_given = 1
+        put_real(d, "scale", scale)
     if softcap:
-        d.softcap = softcap
+        put_real(d, "softcap", softcap)
     if dropout:
-        d.dropout, d.dropout_seed, d.dropout_offset = dropout, word("dropout_seed", dropout_seed), word("dropout_offset", dropout_offset)
+        put_real(d, "dropout", dropout)
+        d.dropout_seed, d.dropout_offset = word("dropout_seed", dropout_seed), word("dropout_offset", dropout_offset)
     if isa is not None:
         d.isa = str(isa).encode()
 

@@ -68,7 +68,7 @@ def inspect(q: Any, k: Any, *, heads: Numbers = None, queries: Numbers = None, k
     head = (batch, _chosen(w, "heads", heads, all_heads, c.keep))[4 - rank:]
     row = head + (_chosen(w, "queries", queries, all_queries, c.keep),)
     if keys is not None:
-        w.key_first, w.key_count = keys
+        w.key_first, w.key_count = (side or 0 for side in _describe.pair("keys", keys, "first, count"))
     seen = (w.key_count or all_keys - w.key_first,)
     if lse is not None:
         x = _describe.floats("lse", lse)
@@ -110,6 +110,8 @@ def weights(q: Any, k: Any, lse: Optional[Any] = None, *, heads: Numbers = None,
     >>> w.shape, bool(np.allclose(w[0] @ v[2], out[2, [500, -1]]))
     ((1, 2, 1000), True)
     """
+    if stage not in STAGES:
+        raise ValueError("stage is %r; it must be one of %s" % (stage, ", ".join(STAGES)))
     return inspect(q, k, lse=lse, heads=heads, queries=queries, keys=keys, values=stage, **options)["values"]
 
 
@@ -142,10 +144,12 @@ def summary(q: Any, k: Any, lse: Optional[Any] = None, *, heads: Numbers = None,
     >>> bool(np.allclose(s.received.sum(axis=1), 300)), int(s.top_key[0, 0, 0]), int(s.top_key[0, 0, 1])
     (True, 0, -1)
     """
-    if not 0 <= top <= 64:
+    if not 0 <= _describe.whole("top", top) <= 64:
         raise ValueError("top is %d, and must be from 0 to 64" % top)
     if mass is not None:
-        mass = tuple(-1 if side is None else _describe.integer("mass", side) for side in mass)
+        mass = tuple(-1 if side is None else side for side in _describe.pair("mass", mass, "left, right"))
+    if map is not None:
+        map = tuple(side or 0 for side in _describe.pair("map", map, "rows, columns"))
     got = inspect(q, k, lse=lse, heads=heads, queries=queries, keys=keys, entropy=True, first_mass=True, top=top, window_mass=mass,
                   received=received, map_mean=map, map_max=map, **options)
     return Summary(*(got.get(name) for name in Summary._fields))

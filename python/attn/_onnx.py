@@ -51,9 +51,9 @@ def onnx_attention(Q, K, V, attn_mask=None, past_key=None, past_value=None, nonp
     names and meaning. `scores`: whether qk_matmul_output is wanted; without it, it is None and memory grows with the lengths only.
     `isa` and `threads` are those of attn.attention.
 
-    >>> import numpy as np
+    >>> import numpy as np, attn.onnx
     >>> q = np.ones((1, 2, 3, 4), np.float32)
-    >>> Y, key, value, weights = onnx_attention(q, q, q, is_causal=1, qk_matmul_output_mode=3, scores=True)
+    >>> Y, key, value, weights = attn.onnx.onnx_attention(q, q, q, is_causal=1, qk_matmul_output_mode=3, scores=True)
     >>> weights[0, 0, 1].tolist()
     [0.5, 0.5, 0.0]
     """

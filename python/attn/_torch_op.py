@@ -144,10 +144,12 @@ def refuse(condition, sentence, *values):
 
 
 def check(q, k, v):
-    if q.dtype in _FLOATS and q.dtype == k.dtype == v.dtype and q.is_cpu and k.is_cpu and v.is_cpu and \
+    if isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and \
+            q.dtype in _FLOATS and q.dtype == k.dtype == v.dtype and q.is_cpu and k.is_cpu and v.is_cpu and \
             q.layout == k.layout == v.layout == torch.strided:
         return
     for name, x in (("query", q), ("key", k), ("value", v)):
+        refuse(not isinstance(x, Tensor), "%s is a %s; it must be a tensor", name, type(x).__name__)
         refuse(x.dtype not in _FLOATS, "%s has dtype %s; it must be float32, float64, float16 or bfloat16", name, x.dtype)
         refuse(x.dtype != q.dtype, "query has dtype %s and %s has %s; they must be alike", q.dtype, name, x.dtype)
         refuse(x.device.type not in ("cpu", "meta"), "%s is on %s, and must be in the CPU's memory", name, x.device)

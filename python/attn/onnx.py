@@ -7,13 +7,13 @@ Needs the onnx package, 1.19 or newer. Every other operator of a model is run by
     OPS                 for onnx.reference.ReferenceEvaluator(model, new_ops=attn.onnx.OPS)
     onnx_attention      the operator itself, on NumPy arrays
 
->>> import numpy as np, onnx.helper as helper
+>>> import numpy as np, onnx.helper as helper, attn.onnx
 >>> from onnx import TensorProto
 >>> node = helper.make_node("Attention", ["Q", "K", "V"], ["Y"], is_causal=1)
 >>> tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2, 3, 4]) for name in ("Q", "K", "V", "Y")]
 >>> model = helper.make_model(helper.make_graph([node], "one", tensors[:3], tensors[3:]), opset_imports=[helper.make_opsetid("", 24)])
 >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 3, 4), np.float32)
->>> Y, = Backend.prepare(model).run([q, k, v])
+>>> Y, = attn.onnx.Backend.prepare(model).run([q, k, v])
 >>> bool(np.array_equal(Y[:, :, 0], v[:, :, 0]))           # the first query sees the first key only
 True
 

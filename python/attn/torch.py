@@ -43,12 +43,14 @@ def _broadcast(query, key, value, enable_gqa):
                "with enable_gqa query, key and value have %d, %d and %d heads; "
                "key and value must have as many, a divisor of query's", heads, kv_heads, value_heads)
     elif not heads == kv_heads == value_heads and not kv_heads == value_heads == 1:
+        refuse(len({heads, kv_heads, value_heads} - {1}) > 1, "query, key and value have %d, %d and %d heads, which do not broadcast; "
+               "enable_gqa=True lets heads of query share heads of key and value", heads, kv_heads, value_heads)
         (heads,) = torch.broadcast_shapes((heads,), (kv_heads,), (value_heads,))
         query, key, value = (x.expand(*x.shape[:-3], heads, *x.shape[-2:]) for x in (query, key, value))
     return (*(x.expand(*outer, *x.shape[-3:]) for x in (query, key, value)), rank)
 
 
-def _mask_arguments(mask, is_causal, outer, queries, keys):
+def _mask_arguments(mask, is_causal, outer, dtype, heads, queries, keys):
     """attn_mask and is_causal as arguments of the operator."""
     if isinstance(mask, CausalBias):
         refuse(is_causal, "attn_mask is given and is_causal is True; at most one may be")
@@ -58,7 +60,11 @@ def _mask_arguments(mask, is_causal, outer, queries, keys):
     if mask is None:
         return None, None, is_causal, "top_left" if is_causal else None
     refuse(is_causal, "attn_mask is given and is_causal is True; at most one may be")
-    refuse(mask.dtype != torch.bool and not mask.is_floating_point(), "attn_mask has dtype %s; it must be bool or a float type", mask.dtype)
+    refuse(mask.dtype not in (torch.bool, torch.float32, dtype), "attn_mask has dtype %s; it must be bool, float32 or query's %s", mask.dtype,
+           dtype)
+    full = (*outer, heads, queries, keys)
+    refuse(mask.dim() > len(full) or any(n not in (1, m) for n, m in zip(mask.shape[::-1], full[::-1])),
+           "attn_mask has shape %s, which does not broadcast to (..., heads, queries, keys) = %s", tuple(mask.shape), full)
     if mask.dim() > 4 or (len(outer) > 1 and mask.dim() > 3):
         mask = _flatten(mask, outer)
     return (None, mask, False, None) if mask.dtype == torch.bool else (mask, None, False, None)
@@ -90,7 +96,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         query, key, value, rank = _broadcast(query, key, value, enable_gqa)
     outer = query.shape[:-3]
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)
-    bias, allow, causal, align = _mask_arguments(attn_mask, is_causal, outer, query.shape[-2], key.shape[-2])
+    bias, allow, causal, align = _mask_arguments(attn_mask, is_causal, outer, query.dtype, *query.shape[-3:-1], key.shape[-2])
     if len(outer) > 1:
         query, key, value = (_flatten(x, outer) for x in (query, key, value))
     out = run(query, key, value, bias, allow, None, None, None, None, None, None, causal, align, None, scale, 0.0, float(dropout_p),

@@ -165,8 +165,13 @@ REFUSED = [
     (dict(attn_mask=torch.ones(5, 7, dtype=torch.bool), is_causal=True), "attn_mask is given and is_causal is True"),
     (dict(attn_mask=causal_lower_right(5, 7), is_causal=True), "attn_mask is given and is_causal is True"),
     (dict(attn_mask=torch.ones(5, 7, dtype=torch.int32)), "attn_mask has dtype torch.int32"),
-    (dict(attn_mask=torch.ones(4, 7)), r"bias has shape \(4, 7\), which does not broadcast"),
-    (dict(attn_mask=torch.ones(2, 3, 5, 7) > 0), "allow has shape"),
+    (dict(attn_mask=torch.ones(4, 7)), r"attn_mask has shape \(4, 7\), which does not broadcast to .* = \(2, 4, 5, 7\)"),
+    (dict(attn_mask=torch.ones(2, 3, 5, 7) > 0), r"attn_mask has shape \(2, 3, 5, 7\)"),
+    (dict(attn_mask=torch.ones(1, 2, 4, 5, 7) > 0), r"attn_mask has shape \(1, 2, 4, 5, 7\)"),
+    (dict(attn_mask=torch.ones(5, 7).double()), "attn_mask has dtype torch.float64; it must be bool, float32 or query's torch.float32"),
+    (dict(query=np.ones((2, 4, 5, 8), np.float32)), "query is a ndarray; it must be a tensor"),
+    (dict(value=None), "value is a NoneType; it must be a tensor"),
+    (dict(key=torch.ones(2, 2, 7, 8), value=torch.ones(2, 2, 7, 8)), "4, 2 and 2 heads, which do not broadcast; enable_gqa=True"),
     (dict(query=torch.ones(2, 4, 5, 8).double()), "query has dtype torch.float64 and key has torch.float32"),
     (dict(query=torch.ones(2, 4, 5, 8).int()), "query has dtype torch.int32"),
     (dict(query=torch.ones(2, 4, 5, 9)), "q has batch 2 and 9 channels"),
@@ -191,7 +196,7 @@ def test_heads_that_do_not_broadcast():
     q, k, v = draw((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8))
     with pytest.raises(RuntimeError):
         F.scaled_dot_product_attention(q, k, v)
-    with pytest.raises((RuntimeError, ValueError)):
+    with pytest.raises(ValueError, match="enable_gqa=True lets"):
         sdpa(q, k, v)
 
 

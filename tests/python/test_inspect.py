@@ -93,7 +93,7 @@ def test_ranks(dtype):
 
 
 @pytest.mark.parametrize("change, sentence", [
-    ({"stage": "sharp"}, "values is 'sharp'; it must be one of weight, scaled, capped, biased"),
+    ({"stage": "sharp"}, "stage is 'sharp'; it must be one of weight, scaled, capped, biased"),
     ({"heads": [4]}, "heads is [4]; it must be numbers from -4 to 3, at least one"),
     ({"queries": []}, "queries is []; it must be numbers from -5 to 4, at least one"),
     ({"heads": [0.5]}, "heads is [0.5]; it must be a list of numbers"),
@@ -103,6 +103,11 @@ def test_ranks(dtype):
     ({"top": 65}, "top is 65, and must be from 0 to 64"),
     ({"mass": (2, 1)}, "align is not said: window_mass needs it, as batch entry 0 has 5 queries and 7 keys; choose align top-left, "
      "align bottom-right, or query_offset"),
+    ({"top": 1.5}, "top is 1.5; it must be a whole number"),
+    ({"mass": 3}, "mass is 3; it must be a pair (left, right)"),
+    ({"map": 3}, "map is 3; it must be a pair (rows, columns)"),
+    ({"map": (1.5, 2)}, "map is 1.5; it must be a whole number"),
+    ({"keys": 3}, "keys is 3; it must be a pair (first, count)"),
     ({"map": (6, 2)}, "map_rows is 6, more than the 5 queries that there are to show"),
 ])
 def test_refusals(change, sentence):

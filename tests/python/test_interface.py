@@ -276,6 +276,15 @@ REFUSED = [  # what is asked, and what the sentence must name
     (dict(threads=-1), "threads is -1"),
     (dict(threads=1025), "threads is 1025"),
     (dict(threads=2**40), "threads is 1099511627776"),
+    (dict(threads=1.5), "threads is 1.5; it must be a whole number"),
+    (dict(window=(1.5, 0), align="top_left"), "window is 1.5; it must be a whole number"),
+    (dict(scale="1"), "scale is '1'; it must be a number"),
+    (dict(softcap="1"), "softcap is '1'; it must be a number"),
+    (dict(dropout="1"), "dropout is '1'; it must be a number"),
+    (dict(dropout=0.5, dropout_seed=1.5), "dropout_seed is 1.5; it must be a whole number"),
+    (dict(q=np.ma.masked_less(Q, 0)), "q is a masked array, whose mask would be lost"),
+    (dict(bias=np.ma.masked_less(np.zeros((3, 5), F32), 0)), "bias is a masked array"),
+    (dict(key_count=np.ma.array([1, 2])), "key_count is a masked array"),
 ]
 
 
