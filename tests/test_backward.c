@@ -181,6 +181,7 @@ static void nothing_hidden_leaks(void **state)
         back k;
         memset(&k, 0, sizeof k);
         problem_dense(&k.p, &r, ATTN_F32, 1, 2, 1, 70, 150, 20, 17);
+        k.p.d.causal = 1, k.p.d.align = ATTN_ALIGN_BOTTOM_RIGHT; /* query 7 sees the keys up to 87 */
         problem_add_mask(&k.p, &r, ATTN_BOOL, (const int[]){1, 1, 0, 0}, 0);
         for (int64_t q = 0; q < 70; q++)
             for (int64_t j = 0; j < 150; j++) view_set(&k.p.allow, 0, 0, q, j, q != 5 && j != 3 && j != 140 && (q + j) % 3 != 0);
@@ -189,6 +190,8 @@ static void nothing_hidden_leaks(void **state)
         gradients want;
         gradients_make(&want, &k.p.d, &k.g);
         assert_int_equal(back_check(&k, &want, NULL), 0);
+        unsigned char *clean[BY_BIAS];
+        for (int w = BY_Q; w <= BY_V; w++) memcpy(clean[w] = malloc(k.to[w].memory.size), k.to[w].memory.bytes, k.to[w].memory.size);
         for (int64_t c = 0; c < 20; c++) {
             view_set(&k.p.k, 0, 0, 3, c, NAN), view_set(&k.p.k, 0, 0, 140, c, INFINITY);
             view_set(&k.p.q, 0, 0, 5, c, NAN), view_set(&k.p.q, 0, 1, 5, c, -INFINITY);
@@ -199,6 +202,10 @@ static void nothing_hidden_leaks(void **state)
         }
         back_forward(&k, attn_isa_name(i));
         assert_int_equal(back_check(&k, &want, NULL), 0);
+        for (int w = BY_Q; w <= BY_V; w++) {
+            assert_memory_equal(clean[w], k.to[w].memory.bytes, k.to[w].memory.size);
+            free(clean[w]);
+        }
         for (int64_t c = 0; c < 20; c++) {
             assert_true(view_get(&k.to[BY_K], 0, 0, 3, c) == 0 && view_get(&k.to[BY_K], 0, 0, 140, c) == 0);
             assert_true(view_get(&k.to[BY_Q], 0, 0, 5, c) == 0 && view_get(&k.to[BY_Q], 0, 1, 5, c) == 0);
@@ -206,7 +213,16 @@ static void nothing_hidden_leaks(void **state)
         view_set(&k.d_out, 0, 0, 7, 0, NAN); /* query 7 of head 0 */
         assert_int_equal(attn_backward(&k.p.d, &k.g, NULL), ATTN_OK);
         for (int64_t q = 0; q < 70; q++) assert_true(isnan(view_get(&k.to[BY_Q], 0, 0, q, 1)) == (q == 7));
-        for (int64_t j = 0; j < 150; j++) assert_true(isnan(view_get(&k.to[BY_K], 0, 0, j, 1)) == (view_get(&k.p.allow, 0, 0, 7, j) != 0));
+        for (int64_t j = 0; j < 150; j++)
+            assert_true(isnan(view_get(&k.to[BY_K], 0, 0, j, 1)) == (j <= 87 && view_get(&k.p.allow, 0, 0, 7, j) != 0));
+        view_set(&k.d_out, 0, 0, 7, 0, 1);
+        view_set(&k.p.q, 0, 0, 7, 0, -(double)NAN); /* its weights are NaN, with the sign that hidden ones have */
+        back_forward(&k, attn_isa_name(i));
+        assert_int_equal(attn_backward(&k.p.d, &k.g, NULL), ATTN_OK);
+        for (int64_t q = 0; q < 70; q++) assert_true(isnan(view_get(&k.to[BY_Q], 0, 0, q, 1)) == (q == 7));
+        for (int w = BY_K; w <= BY_V; w++)
+            for (int64_t j = 0; j < 150; j++)
+                assert_true(isnan(view_get(&k.to[w], 0, 0, j, 1)) == (j <= 87 && view_get(&k.p.allow, 0, 0, 7, j) != 0));
         gradients_free(&want);
         back_free(&k);
     }

@@ -166,17 +166,19 @@ FN FORCE real fma_one(real a, real b, real c)
     return lanes[0];
 }
 
+/* A NaN may have the sign too. */
 FN FORCE int is_hidden(real weight)
 {
-    return signbit(weight) != 0;
+    return weight == 0 && signbit(weight);
 }
 
-FN void careful_query(const struct attn_gradient_block *g, const struct attn_tile *t)
+/* In the order of value_channels(), so that what is hidden changes no bit. */
+FN void careful_query(const struct attn_gradient_block *g, const struct attn_tile *t, const struct piece *p)
 {
     for (int64_t c = 0; c < g->b.dim; c++)
-        for (int64_t r = 0; r < g->b.m; r++) {
+        for (int64_t r = p->v0 * LANES; r < (p->v0 + p->nv) * LANES && r < g->b.m; r++) {
             real sum = 0;
-            for (int64_t j = 0; j < t->keys; j++)
+            for (int64_t j = p->from; j < p->to; j++)
                 if (!is_hidden(((const real *)g->b.s)[j * ROWS + r]))
                     sum = fma_one(((const real *)g->ds)[j * ROWS + r], ((const real *)t->k)[j * t->k_step + c], sum);
             ((real *)g->dq)[c * ROWS + r] += sum;
@@ -189,15 +191,15 @@ FN void gradient_query(const struct attn_gradient_block *g, const struct attn_ti
     struct attn_block b = g->b; /* o = o * 1 + sum over the keys of weight * value, with ds for weights and keys for values */
     struct attn_tile  keys = *t;
     real              one[ROWS] __attribute__((aligned(64)));
-    if ((t->low || t->edit) && !all_finite(t->k, t->k_step, t->keys, b.dim)) {
-        careful_query(g, t);
-        return;
-    }
+    const int         careful = (t->low || t->edit) && !all_finite(t->k, t->k_step, t->keys, b.dim);
     for (int r = 0; r < ROWS; r += LANES) v_store(one + r, v_set(1));
     b.s = g->ds, b.part.o = g->dq, b.value_dim = b.dim;
     keys.v = t->k, keys.v_step = t->k_step;
     for (int i = 0, n = cut_pieces(&b, t, list); i < n; i++)
-        value_channels(&b, &keys, one + list[i].v0 * LANES, list[i].v0, list[i].nv, list[i].from, list[i].to, 0);
+        if (careful)
+            careful_query(g, t, &list[i]);
+        else
+            value_channels(&b, &keys, one + list[i].v0 * LANES, list[i].v0, list[i].nv, list[i].from, list[i].to, 0);
 }
 
 /* ---- sums over queries ----------------------------------------------------------------------------------------------------------------- */
