@@ -354,6 +354,25 @@ static void softcap_of_huge_scores(void **state)
     assert_int_equal(bad, 0);
 }
 
+/* A cap that no float holds caps all the same: a score of -inf becomes a finite one, with a weight of 0. */
+static void softcap_beyond_float(void **state)
+{
+    (void)state;
+    static const double caps[] = {1e60, DBL_MAX, FLT_MAX};
+    int64_t             bad = 0;
+    for (int at = 0; at < 12; at++) {
+        rng     r = rng_make("large cap", at);
+        problem p;
+        problem_dense(&p, &r, (int32_t)(at % 4 + 1), 1, 1, 1, 19, 150, 1, 4);
+        for (int64_t i = 0; i < 19; i++) view_set(&p.q, 0, 0, i, 0, 0.5 + rng_unit(&r));
+        for (int64_t j = 0; j < 150; j += 7) view_set(&p.k, 0, 0, j, 0, -INFINITY);
+        p.d.softcap = caps[at / 4];
+        bad += problem_check_all(&p, "softcap beyond float");
+        problem_free(&p);
+    }
+    assert_int_equal(bad, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +386,7 @@ int main(void)
         cmocka_unit_test(subnormal_inputs),
         cmocka_unit_test(scales_beyond_float),
         cmocka_unit_test(softcap_of_huge_scores),
+        cmocka_unit_test(softcap_beyond_float),
     };
     cmocka_set_test_filter(getenv("ATTN_TEST"));
     return cmocka_run_group_tests_name("special values", tests, NULL, NULL);

@@ -183,9 +183,10 @@ struct editing {
 FN FORCE struct editing editing_make(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
 {
     const int      biased = upto != ATTN_UPTO_CAPPED;
+    const double   cap = fmin(b->cap, LARGEST); /* neither it nor its inverse may be infinite: 0 * inf */
     struct editing e = {
-        biased ? t->edit : 0, biased ? b->slope : 0, b->near, biased ? t->low : 0, t->high, v_set((real)b->cap), v_set(0), b->cap > 0};
-    if (e.capped) e.inverse = v_set((real)fmin(1 / b->cap, LARGEST)); /* of a tiny cap it must not be infinite: 0 * inf */
+        biased ? t->edit : 0, biased ? b->slope : 0, b->near, biased ? t->low : 0, t->high, v_set((real)cap), v_set(0), b->cap > 0};
+    if (e.capped) e.inverse = v_set((real)fmin(1 / cap, LARGEST));
     return e;
 }
 
