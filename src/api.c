@@ -25,7 +25,8 @@ ATTN_API int32_t attn_run(const attn_desc *desc, attn_error *error)
 {
     struct attn_plan plan;
     int32_t          status = make(desc, 1, &plan, error);
-    if (status || plan.tasks == 0 || (!plan.d.value_dim && !plan.d.lse.data && !plan.d.weights.data)) return status; /* nothing to write */
+    if (status || plan.tasks == 0) return status;
+    if (!plan.d.value_dim && !plan.d.lse.data && !(plan.d.weights.data && plan.d.keys)) return ATTN_OK; /* nothing to write */
     if (plan.d.work && plan.d.work_bytes < plan.work_bytes)
         return attn_fail(error, ATTN_E_WORK, "work_bytes is %zu, less than the %zu that attn_work_bytes() says", plan.d.work_bytes,
                          plan.work_bytes);

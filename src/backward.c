@@ -301,6 +301,7 @@ void attn_backward_exec(const struct attn_backward_plan *plan, void *work)
     take(&s, prepare, plan->run.tasks);
     run_pairs(&s);
     if (plan->g.dq.data || plan->bias == ATTN_BIAS_PLACES) take(&s, store, plan->run.tasks);
-    if (plan->g.dk.data || plan->g.dv.data) take(&s, store_keys, d->batch * d->kv_heads * ((d->keys + ATTN_TILE - 1) / ATTN_TILE));
+    if ((plan->g.dk.data && d->dim) || (plan->g.dv.data && d->value_dim))
+        take(&s, store_keys, d->batch * d->kv_heads * ((d->keys + ATTN_TILE - 1) / ATTN_TILE));
     take(&s, store_sums, 1);
 }

@@ -167,12 +167,15 @@ static void sum_up(const struct attn_backward_plan *plan, const char *work, cons
 {
     int64_t kept[4], at[4], k[4];
     for (int a = 0; a < 4; a++) kept[a] = a >= last || (a == 0 && !batch) ? 1 : attn_check_kept(t, a, size[a]);
+    const int64_t batches =
+        size[1] && size[2] && size[3] ? size[0] : 0; /* nothing to sum, or nowhere to: however many there are of the others */
+    if (!kept[1] || !kept[2] || !kept[3]) return;
     for (k[0] = 0; k[0] < kept[0]; k[0]++)
         for (k[1] = 0; k[1] < kept[1]; k[1]++)
             for (k[2] = 0; k[2] < kept[2]; k[2]++)
                 for (k[3] = 0; k[3] < kept[3]; k[3]++) {
                     double sum = 0;
-                    for (at[0] = k[0]; at[0] < size[0]; at[0] += kept[0])
+                    for (at[0] = k[0]; at[0] < batches; at[0] += kept[0])
                         for (at[1] = k[1]; at[1] < size[1]; at[1] += kept[1])
                             for (at[2] = k[2]; at[2] < size[2]; at[2] += kept[2])
                                 for (at[3] = k[3]; at[3] < size[3]; at[3] += kept[3]) sum += of(plan, work, at[0], at[1], at[2], at[3]);

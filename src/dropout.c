@@ -71,6 +71,7 @@ void attn_dropout_tile(const struct attn_task *t, struct attn_tile *tile, int64_
 
 void attn_dropout_fill(const attn_dropout_block *block)
 {
+    if (!block->head_count || !block->query_count || !block->key_count) return; /* however many there are of the others */
     for (int64_t b = 0; b < block->batch_count; b++)
         for (int64_t h = 0; h < block->head_count; h++)
             for (int64_t i = 0; i < block->query_count; i++)

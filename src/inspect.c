@@ -53,7 +53,7 @@ static size_t padded(size_t bytes)
 
 static int has_parts(const attn_inspect_desc *w)
 {
-    return w->received.dtype || w->map_mean.dtype || w->map_max.dtype;
+    return (w->received.dtype && w->key_count) || ((w->map_mean.dtype || w->map_max.dtype) && w->map_rows && w->map_columns);
 }
 
 static int has_rows(const attn_inspect_desc *w)
@@ -89,7 +89,8 @@ int32_t attn_inspect_plan(struct attn_inspection *s, attn_error *error)
     const int64_t rows = plan->kernel->rows, threads = d->executor ? d->executor->width : 1;
     s->strip_queries = STRIP_BLOCKS * rows;
     s->strips = w->query_count > s->strip_queries ? (w->query_count + s->strip_queries - 1) / s->strip_queries : 1;
-    s->tasks = has_parts(w) || (w->query_count && (has_rows(w) || w->values.dtype)) ? d->batch * w->head_count * s->strips : 0;
+    s->tasks =
+        has_parts(w) || (w->query_count && (has_rows(w) || (w->values.dtype && w->key_count))) ? d->batch * w->head_count * s->strips : 0;
     s->wave = !has_parts(w) ? 0 : 2 * threads < s->tasks ? 2 * threads : s->tasks;
     plan->slots = threads < s->tasks ? threads : s->tasks;
     /* the cell rows that a strip may reach into */

@@ -68,6 +68,7 @@ static void merge_row(const attn_merge_desc *d, int64_t b, int64_t h, int64_t i)
 
 void attn_merge_run(const attn_merge_desc *d)
 {
+    if (!d->heads || !d->queries || (!d->value_dim && !d->lse.data)) return; /* nothing to write, however many there are of the others */
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t h = 0; h < d->heads; h++)
             for (int64_t i = 0; i < d->queries; i++) merge_row(d, b, h, i);

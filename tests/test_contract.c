@@ -670,9 +670,45 @@ static void rows_of_other_machines(void **state)
     }
 }
 
+/* With nothing to write a call is over at once, however many batch entries or heads there are of nothing. */
+static void nothing_to_write_takes_no_time(void **state)
+{
+    (void)state;
+    const int64_t many = INT64_C(1) << 40;
+    float         x = 0, y = 0;
+    const attn_in in = {&x, {0}, 0, ATTN_F32, 0};
+    attn_out      out = {&y, {0}, 0, ATTN_F32, 0};
+
+    attn_desc d = attn_desc_new();
+    d.batch = many, d.heads = d.kv_heads = 1, d.queries = 1 << 20;
+    d.q = d.k = d.v = in, d.out = d.weights = out;
+    assert_int_equal(attn_run(&d, NULL), ATTN_OK); /* no keys: no weights */
+
+    attn_inspect_desc w = attn_inspect_desc_new();
+    w.values = w.received = out;
+    assert_int_equal(attn_inspect(&d, &w, NULL), ATTN_OK);
+
+    attn_backward_desc g = attn_backward_desc_new();
+    g.out = g.lse = g.d_out = in, g.dk = g.dv = g.dbias = g.dsink = out;
+    d.queries = 0, d.keys = 1 << 20, d.bias = d.sink = in, y = 1;
+    assert_int_equal(attn_backward(&d, &g, NULL), ATTN_OK);
+    assert_true(y == 0); /* one number each, summed over nothing */
+
+    attn_merge_desc m = attn_merge_desc_new();
+    m.batch = INT64_MAX, m.heads = 1, m.parts = 1, m.part_out = m.part_lse = &in, m.out = m.lse = out;
+    assert_int_equal(attn_merge(&m, NULL), ATTN_OK);
+    m.queries = 1, m.lse.data = NULL, m.lse.dtype = 0;
+    assert_int_equal(attn_merge(&m, NULL), ATTN_OK); /* no channels */
+
+    attn_dropout_block b = attn_dropout_block_new();
+    b.batch_count = b.head_count = b.query_count = many, b.keep = out, b.keep.dtype = ATTN_BOOL;
+    assert_int_equal(attn_dropout_mask(&b, NULL), ATTN_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_to_write_takes_no_time),
         cmocka_unit_test(the_right_call_runs),
         cmocka_unit_test(each_refusal_has_its_sentence),
         cmocka_unit_test(near_refusals_run),
