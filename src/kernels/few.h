@@ -25,7 +25,8 @@ FN struct ahead few_ahead(const void *rows, int64_t first, int64_t step, int64_t
 }
 
 /* 1 if keys and values are a stream each, read in the order of addresses. Memory is what a few queries wait for, and the hardware's own prefetcher, which
- * reaches farther ahead than software can with the few misses that the first-level cache keeps, follows only streams that are read. */
+ * reaches farther ahead than software can with the few misses that the first-level cache keeps, follows only streams that are read. f16 is prefetched
+ * all the same: its conversions take as long as memory, and a read that is late would hold them up. */
 FN int few_streams(const struct attn_block *b, const struct attn_tile *t)
 {
     return t->v && b->dim > 0 && b->value_dim > 0 && t->k_step == b->dim && t->v_step == b->value_dim;
@@ -179,9 +180,11 @@ FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile 
     struct ahead  next = r == 0 ? few_ahead(t->k, ATTN_TILE, t->k_step, ATTN_TILE, b->dim, t->k_reads) : ahead_none(x);
     for (; c + LANES <= dim; c += at_once * LANES) {
         at_once = R <= 2 && c + 8 * LANES <= dim ? 8 : c + 4 * LANES <= dim ? 4 : 1;
-        if (streams)
+        if (streams) {
             next = few_ahead(few_at(x, c, reads), 1 + FEW_AHEAD / (at_once * LANES * FEW_WIDTH(reads)), t->v_step, keys, at_once * LANES,
                              reads);
+            next.way = reads == ATTN_READ_F16 ? AHEAD_NEAR : AHEAD_FAR;
+        }
         if (at_once == 8)
             few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, R <= 2 ? 8 : 1, hidden, reads);
         else if (at_once == 4)
@@ -230,7 +233,7 @@ FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile 
                 next = few_ahead(t->k, j + n, t->k_step, left < n ? left : n, b->dim, reads);
             else
                 next = few_ahead(t->v, from, t->v_step, values, b->value_dim, t->v_reads);
-            next.reads = 1;
+            next.way = reads == ATTN_READ_F16 ? AHEAD_NEAR : AHEAD_READ;
         }
         if (j < from)
             for (int64_t i = 0; i < n * lines; i++) fetch(&next);

@@ -126,16 +126,21 @@ FN FORCE vec softcap(vec s, vec cap, vec inverse)
 /* ---- memory ahead ------------------------------------------------------------------------------------------------------------------- */
 
 /* Rows that will be read next: fetched a line at a time while something else is computed, so that memory is never idle. */
+enum ahead_way {
+    AHEAD_FAR,  /* into the second-level cache: what is wanted later, or lies scattered */
+    AHEAD_NEAR, /* into the first: what is wanted next */
+    AHEAD_READ /* by reading; rows must be there. The hardware's own prefetcher follows best, but what is computed waits when it is late. */
+};
 struct ahead {
-    uintptr_t at, end; /* the next line, the end of its row */
-    uintptr_t line, gap, row;
-    int64_t   rows;  /* rows left */
-    int       reads; /* 1: fetches by reading */
+    uintptr_t      at, end; /* the next line, the end of its row */
+    uintptr_t      line, gap, row;
+    int64_t        rows; /* rows left */
+    enum ahead_way way;
 };
 
 FN FORCE struct ahead ahead_make(const void *from, int64_t step, int64_t rows, int64_t channels, int64_t width)
 {
-    struct ahead a = {(uintptr_t)from, 0, 64, 0, (uintptr_t)step * (uintptr_t)width, rows, 0};
+    struct ahead a = {(uintptr_t)from, 0, 64, 0, (uintptr_t)step * (uintptr_t)width, rows, AHEAD_FAR};
     a.end = a.at + (uintptr_t)(channels * width);
     a.gap = a.row - (uintptr_t)((channels * width + 63) / 64 * 64);
     return a;
@@ -143,15 +148,16 @@ FN FORCE struct ahead ahead_make(const void *from, int64_t step, int64_t rows, i
 
 FN FORCE struct ahead ahead_none(const void *anything)
 {
-    return (struct ahead){(uintptr_t)anything, UINTPTR_MAX, 0, 0, 0, 0, 0};
+    return (struct ahead){(uintptr_t)anything, UINTPTR_MAX, 0, 0, 0, 0, AHEAD_FAR};
 }
 
-/* To prefetch an address that is none does no harm. By reading, for rows that are there and in the order of addresses: only that wakes the hardware's own
- * prefetcher, which reaches farther ahead than software can with the few misses that the first-level cache keeps. */
+/* To prefetch an address that is none does no harm. */
 FN FORCE void fetch(struct ahead *a)
 {
-    if (a->reads)
+    if (a->way == AHEAD_READ)
         (void)*(const volatile char *)a->at;
+    else if (a->way == AHEAD_NEAR)
+        __builtin_prefetch((const void *)a->at, 0, 3);
     else
         __builtin_prefetch((const void *)a->at, 0, 2);
     a->at += a->line;
