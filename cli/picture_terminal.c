@@ -20,8 +20,8 @@ int picture_colours(int asked)
 int picture_columns(void)
 {
     struct winsize size;
-    if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) return size.ws_col;
-    return 132;
+    if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 132;
+    return size.ws_col < 40 ? 40 : size.ws_col; /* less shows nothing */
 }
 
 /* The nearest colour of the 6 x 6 x 6 cube that terminals number from 16. */
