@@ -56,9 +56,15 @@ def in_place(array):
         step % size for step, n in zip(array.strides, array.shape) if n > 1)
 
 
+_STEPS = {}  # of arrays seen before that are used in place: (type, shape, strides) to code and steps
+
+
 def of_numpy(array):
     """The operand of a NumPy array; copied only if it is not aligned, steps by part of an element or has foreign byte order."""
     dtype = array.dtype
+    known = _STEPS.get((dtype, array.shape, array.strides))
+    if known is not None and array.flags.aligned:
+        return Operand(array, address(array), array.shape, known[1], known[0])
     code = _BY_DTYPE.get(dtype)
     if code is None:
         code = CODES.get(dtype.name)
@@ -71,6 +77,9 @@ def of_numpy(array):
         array = array.astype(dtype.newbyteorder("="), order="C")
     size, shape = dtype.itemsize, array.shape
     steps = tuple([step // size if n != 1 else 0 for step, n in zip(array.strides, shape)])
+    if len(_STEPS) >= 256:
+        _STEPS.clear()
+    _STEPS[array.dtype, shape, array.strides] = code, steps
     return Operand(array, address(array), shape, steps, code)
 
 

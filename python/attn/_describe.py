@@ -274,8 +274,8 @@ def options(c, bias=None, allow=None, causal=False, align=None, window=None, que
         d.isa = str(isa).encode()
 
 
-def describe(q, k, v, *, threads=None, **given):
-    """Everything of attention()'s arguments but its results."""
+def tensors(q, k, v):
+    """A call of which nothing but q, k and v is described yet."""
     c = Call()
     c.desc = Desc()
     c.keep = []
@@ -283,7 +283,18 @@ def describe(q, k, v, *, threads=None, **given):
     c.q, c.k, c.v = floats("q", q), floats("k", k), floats("v", v)
     c.shape = _sizes(c.desc, c.q, c.k, c.v)
     c.real, c.code = (np.float64, 2) if c.q.dtype == 2 else (np.float32, 1)
-    options(c, **given)
+    return c
+
+
+def run_on(c, threads):
+    """Who computes the call."""
     batch, heads, queries, keys = c.shape
     c.desc.executor = executor(threads, batch * heads * queries * keys * (c.q.shape[-1] + c.v.shape[-1]))
+
+
+def describe(q, k, v, *, threads=None, **given):
+    """Everything of attention()'s arguments but its results."""
+    c = tensors(q, k, v)
+    options(c, **given)
+    run_on(c, threads)
     return c

@@ -64,9 +64,10 @@ def attention(q: Array, k: Array, v: Array, *, bias: Optional[Array] = None, all
     anything is written; MemoryError and RuntimeError say that memory or a thread could not be had. Python's lock is released meanwhile;
     any number of threads may call.
     """
-    c = _describe.describe(q, k, v, bias=bias, allow=allow, causal=causal, align=align, window=window, query_offset=query_offset,
-                           query_count=query_count, key_count=key_count, key_start=key_start, scale=scale, softcap=softcap, alibi=alibi,
-                           sink=sink, dropout=dropout, dropout_seed=dropout_seed, dropout_offset=dropout_offset, isa=isa, threads=threads)
+    c = _describe.tensors(q, k, v)
+    _describe.options(c, bias, allow, causal, align, window, query_offset, query_count, key_count, key_start, scale, softcap, alibi, sink,
+                      dropout, dropout_seed, dropout_offset, isa)  # in their order: by name they cost a microsecond
+    _describe.run_on(c, threads)
     rows = c.q.shape[:-1]
     results = [c.result("out", rows + c.v.shape[-1:], c.q.dtype, out)]
     if return_lse:
