@@ -234,9 +234,10 @@ static int run_whole(const struct attn_plan *plan, char *slot, int64_t index)
 
 /* ---- the run ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Gaps between the parts of a slot: poisoned while a run uses it. */
+/* Before and after a run uses a slot. The gaps between its parts are poisoned in between. */
 void attn_exec_guard(const struct attn_plan *plan, char *slot, int on)
 {
+    if (on) attn_task_open(plan, slot);
 #ifdef HAVE_ASAN
     const size_t *at = &plan->at.q;
     for (int i = 0; i < ATTN_SCRATCH_PARTS; i++) {

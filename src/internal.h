@@ -16,14 +16,14 @@ static inline int64_t attn_width(int32_t dtype)
 
 /* Where a thread's scratch lies: offsets in bytes from the start of its slot. One map, made in plan.c and nowhere else:
  *
- *   q | s | edit | drop | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | k | v | pack
+ *   q | s | edit | drop | o, top, sum | o, top, sum of a later chunk | slope near low high shift sink | lse | k | v | packs | pack ...
  *
  * each part starts on 64 bytes and is followed by at least 64 bytes that nobody may touch (poisoned under ASAN). */
 struct attn_scratch {
-    size_t q, s, edit, drop, o[2], top[2], sum[2], slope, near, low, high, shift, sink, lse, k, v, pack, bytes;
+    size_t q, s, edit, drop, o[2], top[2], sum[2], slope, near, low, high, shift, sink, lse, k, v, packs, pack, bytes;
 };
 
-enum { ATTN_SCRATCH_PARTS = 20, ATTN_RED_ZONE = 64 };
+enum { ATTN_SCRATCH_PARTS = 21, ATTN_RED_ZONE = 64 };
 
 /* What one run does; read only once made. */
 struct attn_plan {
@@ -39,6 +39,9 @@ struct attn_plan {
     int64_t                    bundle;     /* so many key heads' tasks take turns, the longest first, see attn_plan_place */
     int64_t                    later_sees; /* 1: later queries see more keys than earlier ones; 0: not more */
     int64_t                    slots;      /* threads in use */
+    int64_t                    packs;      /* tiles of values that a thread keeps packed; 0: the kernel takes them as they are */
+    int64_t                    pack_turn;  /* a block sees at most so many tiles */
+    size_t                     pack_bytes;
     int64_t                    wave;       /* how many chunks are walked at a time, when threads share the keys of few tasks; else 0 */
     size_t                     part_bytes; /* laid out like o, top, sum in a slot */
     struct attn_scratch        at;
@@ -109,6 +112,7 @@ void attn_task_load(const struct attn_task *t, const attn_in *x, const struct at
 int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked);
 int32_t attn_task_tile(struct attn_task *t, struct attn_tile *tile, int64_t first, int64_t n, int masked);
 void    attn_task_keys(struct attn_task *t, struct attn_tile *tile, int64_t first);
+void    attn_task_open(const struct attn_plan *plan, char *slot);
 void    attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first);
 void  attn_task_ahead(struct attn_task *t, const struct attn_tile *tile, int64_t first, int64_t to); /* keys up to `to` follow the tile's */
 int   attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high);

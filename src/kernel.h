@@ -62,7 +62,9 @@ enum {
     ATTN_SOON_BIAS,
     ATTN_SOON_KEYS,
     ATTN_SOON_RESULTS,
-    ATTN_SOON_QUERIES,
+    ATTN_SOON_QUERIES, /* of the next block, and keys and values that it sees first */
+    ATTN_SOON_NEXT_KEYS,
+    ATTN_SOON_NEXT_VALUES,
     ATTN_SOON_NOTHING,
     ATTN_SOON_LISTS
 };
@@ -84,7 +86,14 @@ struct attn_block {
     int64_t            shifted;      /* 1 if any shift is not 0 */
     double             factor;       /* what attn_kernel.load was given: a row may multiply the scores by a part of it instead */
     struct attn_ahead *ahead;
-    void              *pack; /* for rows that read elements: room for a tile of values, channels rounded up to 16 */
+};
+
+/* A tile of values as a row that reads elements packs them. Consecutive blocks see much the same keys, so several are kept. */
+struct attn_pack {
+    void       *at;   /* room for a tile, channels rounded up to 16 */
+    const void *from; /* the first value of what is in it, */
+    int64_t     keys; /* so many keys from there on */
+    int64_t     wild; /* is any of them infinite or NaN? */
 };
 
 /* A tile of keys, of reals or of what attn_kernel.reads or .also says. k and v have an innermost stride of 1; steps are in elements. */
@@ -96,6 +105,8 @@ struct attn_tile {
     const void *edit;       /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
     const void *drop;       /* laid out like edit: -inf where a weight is dropped before it meets its value; NULL: nowhere */
     double      raise;      /* what the other weights are multiplied by then */
+
+    struct attn_pack *pack; /* for rows that read elements: if it holds fewer keys than the tile, the row packs them all */
 };
 
 /* What a tile of weights adds up to. Lines are as attn_kernel.unload leaves them; arrays start on 64 bytes; wide: rows rounded up to 16. */
@@ -208,6 +219,8 @@ struct attn_kernel {
     /* All of a block that sees every key of its only tile, which nothing edits, without a shift or sink, up to its results: out[r * step + c], anywhere;
      * value_dim is a multiple of 16. Returns 0 where it cannot tell: then begin, step, finish and unload must do it. NULL: they always do. */
     int32_t (*whole)(const struct attn_block *b, const struct attn_tile *t, void *out, int64_t step);
+
+    int32_t packs; /* 1: step packs values, see attn_pack */
 };
 
 /* Conversions between an element type in memory, any stride, and contiguous float or double. NULL: not offered. */

@@ -21,7 +21,7 @@ static const struct attn_convert *const converts[] = {
 #undef ATTN_CONVERT_ROW
 };
 
-enum { KERNELS = sizeof kernels / sizeof kernels[0] };
+enum { KERNELS = sizeof kernels / sizeof kernels[0], PACK_BYTES = 1 << 18 };
 
 const struct attn_convert *attn_plan_convert(int32_t dtype)
 {
@@ -76,6 +76,22 @@ static size_t next(size_t *end, size_t bytes)
     return at;
 }
 
+/* How many tiles of packed values a thread keeps for the blocks that follow: as many as a block sees, if there is room. */
+static void keep_packs(struct attn_plan *plan, size_t bytes)
+{
+    const attn_desc *d = &plan->d;
+    const int64_t    right = d->causal ? 0 : d->window ? d->window_right : -1;
+    int64_t          far = d->keys - 1, room = bytes ? PACK_BYTES / (int64_t)bytes : 1;
+    if (d->window && d->window_left >= 0 && d->window_left < far && right >= 0 && right < far) {
+        const int64_t most = d->window_left + right + plan->kernel->rows - 1 + ATTN_TILE - 1;
+        far = most < far ? most : far;
+    }
+    plan->pack_bytes = bytes;
+    plan->pack_turn = far / ATTN_TILE + 1;
+    plan->packs = room < 1 ? 1 : room < plan->pack_turn ? room : plan->pack_turn;
+    if (!plan->kernel->packs) plan->packs = 0;
+}
+
 static void map_scratch(struct attn_plan *plan)
 {
     struct attn_scratch *at = &plan->at;
@@ -100,7 +116,9 @@ static void map_scratch(struct attn_plan *plan)
     at->lse = next(&end, (size_t)plan->kernel->rows * sizeof(double));
     at->k = next(&end, ATTN_TILE * dim * takes);
     at->v = next(&end, ATTN_TILE * value_dim * takes);
-    at->pack = next(&end, plan->kernel->reads ? ATTN_TILE * value_dim * takes : 0);
+    keep_packs(plan, ATTN_TILE * value_dim * takes);
+    at->packs = next(&end, (size_t)plan->packs * sizeof(struct attn_pack));
+    at->pack = next(&end, (size_t)plan->packs * plan->pack_bytes);
     at->bytes = end;
 }
 

@@ -138,7 +138,6 @@ void attn_task_ready(struct attn_task *t)
     b->s = t->slot + plan->at.s;
     b->near = t->slot + plan->at.near;
     b->shift = t->slot + plan->at.shift;
-    b->pack = t->slot + plan->at.pack;
     b->ahead = &t->ahead;
     t->ahead = (struct attn_ahead){.now = &t->ahead.list[ATTN_SOON_NOTHING]};
     t->ahead.list[ATTN_SOON_NOTHING] = (struct attn_soon){(uintptr_t)b->q, 0, 1, INT64_MAX, 0};
@@ -162,7 +161,7 @@ void attn_task_ready(struct attn_task *t)
 static struct attn_soon soon(const attn_in *x, int64_t b, int64_t h, int64_t i, int64_t rows, int64_t at, int64_t n)
 {
     const int64_t width = attn_width(x->dtype);
-    if (!x->data || x->stride[3] != 1 || n <= 0) return (struct attn_soon){0};
+    if (!x->data || x->stride[3] != 1 || n <= 0 || rows <= 0) return (struct attn_soon){0};
     return (struct attn_soon){(uintptr_t)attn_task_element(x->data, x->stride, x->dtype, b, h, i) + (uintptr_t)(at * width),
                               (uintptr_t)(x->stride[2] * width), (uintptr_t)(n * width), x->stride[2] ? rows : 1, 0};
 }
@@ -178,6 +177,17 @@ void attn_task_begin(struct attn_task *t, int64_t index)
     if (index + 1 == t->plan->tasks) return;
     const struct attn_place p = attn_plan_place(t->plan, index + 1);
     t->ahead.list[ATTN_SOON_QUERIES] = soon(&d->q, p.batch, p.head, p.query, p.queries, 0, d->dim);
+    int64_t   from, to, end, high;
+    const int same = p.batch == t->batch && p.group_head == t->group_head; /* then most of its keys are here */
+    if (same && !d->window) return;
+    attn_mask_span(d, p.batch, p.query, p.queries, &from, &to);
+    end = from + ATTN_TILE;
+    if (same) attn_task_span(t, &end, &high);
+    const int64_t start = attn_key_start(d, p.batch);
+    to = end < to ? end : to;
+    t->ahead.list[ATTN_SOON_NEXT_KEYS] = soon(&d->k, p.batch, p.group_head, start + from, to - from, 0, d->dim);
+    if (t->plan->packs) from = from / ATTN_TILE * ATTN_TILE, to = same ? to / ATTN_TILE * ATTN_TILE : to; /* whole tiles are packed */
+    t->ahead.list[ATTN_SOON_NEXT_VALUES] = soon(&d->v, p.batch, p.group_head, start + from, to - from, 0, d->value_dim);
 }
 
 /* Keys j .. j + n - 1 of the tensor as the kernel wants them: in place where the layout allows, else copied. */
@@ -234,10 +244,42 @@ void attn_task_keys(struct attn_task *t, struct attn_tile *tile, int64_t first)
     tile->k = rows_of(t, &d->k, d->dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.k, &tile->k_step, &tile->k_reads);
 }
 
+/* Where the values of the tile that starts at key `first` are packed, or will be; *from is the first of them. A block's tiles take turns; those that are
+ * too many share the last place. */
+static struct attn_pack *pack_of(const struct attn_task *t, int64_t first, const void **from)
+{
+    const struct attn_plan *plan = t->plan;
+    const attn_in          *v = &plan->d.v;
+    const int64_t           turn = first / ATTN_TILE % plan->pack_turn;
+    *from = attn_task_element(v->data, v->stride, v->dtype, t->batch, t->group_head, attn_key_start(&plan->d, t->batch) + first);
+    return (struct attn_pack *)(void *)(t->slot + plan->at.packs) + (turn < plan->packs ? turn : plan->packs - 1);
+}
+
+static int is_packed(const struct attn_task *t, int64_t first, int64_t keys)
+{
+    const void *from;
+    if (keys <= 0 || !t->plan->packs) return 0;
+    const struct attn_pack *pack = pack_of(t, first, &from);
+    return pack->from == from && pack->keys >= keys;
+}
+
+/* For a thread that begins: nothing is packed. */
+void attn_task_open(const struct attn_plan *plan, char *slot)
+{
+    struct attn_pack *packs = (struct attn_pack *)(void *)(slot + plan->at.packs);
+    for (int64_t i = 0; i < plan->packs; i++) packs[i] = (struct attn_pack){.at = slot + plan->at.pack + (size_t)i * plan->pack_bytes};
+}
+
 /* The values of the tile's keys. */
 void attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first)
 {
     const attn_desc *d = &t->plan->d;
+    if (t->plan->packs) {
+        const void *from;
+        tile->pack = pack_of(t, first, &from);
+        if (is_packed(t, first, tile->keys)) return;
+        tile->pack->from = from, tile->pack->keys = 0;
+    }
     tile->v =
         rows_of(t, &d->v, d->value_dim, attn_key_start(d, t->batch) + first, tile->keys, t->plan->at.v, &tile->v_step, &tile->v_reads);
 }
@@ -250,8 +292,9 @@ void attn_task_ahead(struct attn_task *t, const struct attn_tile *tile, int64_t 
     struct attn_soon *list = t->ahead.list;
     t->ahead.at = t->ahead.end = 0;
     list[ATTN_SOON_VALUES] = soon(&d->v, t->batch, t->group_head, i, tile->keys, 0, d->value_dim);
-    if ((uintptr_t)tile->v != list[ATTN_SOON_VALUES].from || t->plan->kernel->reads) /* copied, or packed soon: the next tile's are */
-        list[ATTN_SOON_VALUES] = soon(&d->v, t->batch, t->group_head, next, more, 0, d->value_dim);
+    if ((uintptr_t)tile->v != list[ATTN_SOON_VALUES].from || tile->pack) /* copied, or packed soon: the next tile's are */
+        list[ATTN_SOON_VALUES] =
+            soon(&d->v, t->batch, t->group_head, next, is_packed(t, first + ATTN_TILE, more) ? 0 : more, 0, d->value_dim);
     list[ATTN_SOON_ALLOW] = soon(&d->allow, t->batch, t->rows[0].head, t->query, t->queries, next, more);
     list[ATTN_SOON_BIAS] = soon(&d->bias, t->batch, t->rows[0].head, t->query, t->queries, next, more);
     list[ATTN_SOON_KEYS] = soon(&d->k, t->batch, t->group_head, next, more, 0, d->dim);

@@ -233,6 +233,7 @@ struct bench {
     struct attn_block         block;
     struct attn_ahead         ahead;
     struct attn_part          part[2];
+    struct attn_pack          pack;
 };
 
 static void put(struct bench *t, int array, int64_t at, double x)
@@ -315,8 +316,7 @@ static void bench_make(struct bench *t, const struct attn_kernel *kernel, const 
                                    .shift = t->a[SHIFT].bytes,
                                    .cap = c->cap * ATTN_DOMAIN,
                                    .factor = c->factor,
-                                   .ahead = &t->ahead,
-                                   .pack = t->a[PACK].bytes};
+                                   .ahead = &t->ahead};
     /* what is fetched is of no matter to the results */
     t->ahead = (struct attn_ahead){.now = &t->ahead.list[ATTN_SOON_QUERIES]};
     t->ahead.list[ATTN_SOON_QUERIES] = (struct attn_soon){(uintptr_t)t, 64, 100, 7, &t->ahead.list[ATTN_SOON_NOTHING]};
@@ -369,7 +369,8 @@ static struct attn_tile tile_make(struct bench *t, int64_t first)
 {
     const struct block_case *c = t->c;
     int64_t                  rows = t->kernel->rows, keys = c->keys - first < ATTN_TILE ? c->keys - first : ATTN_TILE;
-    struct attn_tile         tile = {.keys = keys, .k_step = c->dim + c->k_gap, .v_step = c->value_dim + c->v_gap};
+    t->pack = (struct attn_pack){.at = t->a[PACK].bytes};
+    struct attn_tile tile = {.keys = keys, .k_step = c->dim + c->k_gap, .v_step = c->value_dim + c->v_gap, .pack = &t->pack};
     tile.k = t->a[K].bytes + first * tile.k_step * (int64_t)element_bytes(c->reads);
     tile.v = t->a[V].bytes + first * tile.v_step * (int64_t)element_bytes(c->reads);
     for (int64_t i = 0; i < rows; i++) {

@@ -37,11 +37,11 @@
  *
  *     bytes <= 64 + slots * (real * (rows * (D + 2 * V + 268) + 128 * (D + V)) + 2560) + parts * (real * rows * (V + 2) + 400)
  *
- * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512
- * and avx512bf16, 24 for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8
- * or fewer, as in decoding); with dropout each slot needs 128 * rows * real more. parts = 0, unless there are few blocks of `rows` queries per
- * thread (fewer than two, or fewer than four that would leave threads idle) and more than 2048 keys: then the threads share the keys, and
- * parts < 8 * executor->width, however many keys there are.
+ * with slots = the number of threads used, real = 4 (8 for ATTN_F64 inputs), D and V = dim and value_dim rounded up to 16, rows = 48 for avx512 and
+ * avx512bf16, 24 for avx2, 16 for neon, 4 for scalar (for ATTN_F64 half of that, scalar 4; 8 where query heads * queries of a key head are 8 or fewer,
+ * as in decoding); with dropout each slot needs 128 * rows * real more; with ATTN_BF16 inputs and avx512bf16 at most 264 KiB more, where values stay
+ * packed for the blocks that follow. parts = 0, unless there are few blocks of `rows` queries per thread (fewer than two, or fewer than four that would
+ * leave threads idle) and more than 2048 keys: then the threads share the keys, and parts < 8 * executor->width, however many keys there are.
  *
  * What is fast: everything that is one interval of keys per query (causal, window, lengths) skips whole tiles and costs what it lets be seen,
  * plus half a block at each edge; dims that are multiples of 16; 16 queries or more per key head, query heads of a group counted together, or few

@@ -486,6 +486,25 @@ FN void few_weights(const struct attn_block *b, int64_t keys, int32_t upto)
         }
 }
 
-const struct attn_kernel FEW_NAME = {TEXT(FEW_NAME), ISA,       sizeof(real),  FEW_ROWS,   READS,    FEW_ALSO, few_load,
-                                     few_unload,     few_begin, few_edit_tile, few_scores, few_step, few_fold, few_finish,
-                                     few_weights,    survey,    survey_keys,   0,          0,        NARROW,   0};
+const struct attn_kernel FEW_NAME = {TEXT(FEW_NAME),
+                                     ISA,
+                                     sizeof(real),
+                                     FEW_ROWS,
+                                     READS,
+                                     FEW_ALSO,
+                                     few_load,
+                                     few_unload,
+                                     few_begin,
+                                     few_edit_tile,
+                                     few_scores,
+                                     few_step,
+                                     few_fold,
+                                     few_finish,
+                                     few_weights,
+                                     survey,
+                                     survey_keys,
+                                     0,
+                                     0,
+                                     NARROW,
+                                     0,
+                                     0};

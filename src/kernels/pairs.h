@@ -180,20 +180,23 @@ FN FORCE vec take_pair(const element *v, const element *next, int64_t some, real
     return v_largest(v_largest(most, even), odd);
 }
 
-/* The tile's values into b->pack, [pair of keys][channels]. Returns 1 if any is infinite or NaN: only then may a hidden one do harm. */
+/* The tile's values into t->pack, [pair of keys][channels]. Returns 1 if any is infinite or NaN: only then may a hidden one do harm. */
 FN int take_values(const struct attn_block *b, const struct attn_tile *t)
 {
     const element *v = t->v;
     const int64_t  dim = b->value_dim;
-    real          *to = b->pack;
+    real          *to = t->pack->at;
     vec            most = v_set(0);
+    if (t->pack->keys >= t->keys) return (int)t->pack->wild;
     for (int64_t j = 0; j < t->keys; j += 2, to += UNITS_WIDE(dim)) {
         const element *even = v + j * t->v_step, *odd = j + 1 < t->keys ? even + t->v_step : 0;
         int64_t        c = 0;
         for (; odd && c + 2 * LANES <= dim; c += 2 * LANES) most = take_pair(even + c, odd + c, 2 * LANES, to + c, most);
         for (; c < dim; c += 2 * LANES) most = take_pair(even + c, odd ? odd + c : 0, dim - c, to + c, most);
     }
-    return v_wild(most);
+    t->pack->keys = t->keys;
+    t->pack->wild = v_wild(most);
+    return (int)t->pack->wild;
 }
 
 /* A weight that is shifted below the smallest normal number would be rounded to 0, and 0 times an infinite value is NaN. Where a row is shifted at all,
@@ -249,11 +252,10 @@ FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t fr
 FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
                         int64_t to, int hides)
 {
-    const real   *x = b->pack, *p = (const real *)b->s + v0 * LANES;
+    const real   *x = t->pack->at, *p = (const real *)b->s + v0 * LANES;
     real         *o = (real *)b->part.o + v0 * LANES;
     const int64_t step = UNITS_WIDE(b->value_dim);
     int64_t       c = 0;
-    (void)t;
     from /= 2, to = (to + 1) / 2;
     struct attn_ahead ahead = ahead_take(b);
     for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, step, from, to, hides, factor, o + c * ROWS, NB, nv, &ahead);

@@ -553,8 +553,9 @@ FN void narrow(void *to, const void *from, int64_t n, int64_t reads)
 #endif
 #include "inspect.h"
 
-const struct attn_kernel NAME = {TEXT(NAME), ISA,  sizeof(real), ROWS,    READS,  0,           load,     unload, begin,  edit_tile,  scores,
-                                 step,       fold, finish,       weights, survey, survey_keys, GRADIENT, WIDEN,  NARROW, WHOLE_BLOCK};
+const struct attn_kernel NAME = {TEXT(NAME),  ISA,       sizeof(real), ROWS,   READS,       0,      load,    unload,
+                                 begin,       edit_tile, scores,       step,   fold,        finish, weights, survey,
+                                 survey_keys, GRADIENT,  WIDEN,        NARROW, WHOLE_BLOCK, PAIRS};
 
 #ifdef FEW_NAME
 #include "few.h"
