@@ -170,6 +170,7 @@ struct attn_kernel {
     int64_t     real_bytes, rows;
     int32_t     reads; /* the dtype of keys, values and lines of queries, which it then takes as they are; 0: real */
     int32_t     also;  /* 1 << ATTN_READ_: types of keys and values that it takes besides */
+    int32_t     packs; /* 1: step packs values, see attn_pack */
 
     /* Channels at .. at + n - 1 of q: lines[r][c - at] * factor, rounded once; a finite number stays finite. Lines of reals hold n rounded up to 16. */
     void (*load)(const struct attn_block *b, void *q, int64_t at, int64_t n, const void *const *lines, double factor);
@@ -219,8 +220,6 @@ struct attn_kernel {
     /* All of a block that sees every key of its only tile, which nothing edits, without a shift or sink, up to its results: out[r * step + c], anywhere;
      * value_dim is a multiple of 16. Returns 0 where it cannot tell: then begin, step, finish and unload must do it. NULL: they always do. */
     int32_t (*whole)(const struct attn_block *b, const struct attn_tile *t, void *out, int64_t step);
-
-    int32_t packs; /* 1: step packs values, see attn_pack */
 };
 
 /* Conversions between an element type in memory, any stride, and contiguous float or double. NULL: not offered. */

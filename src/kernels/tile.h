@@ -553,9 +553,29 @@ FN void narrow(void *to, const void *from, int64_t n, int64_t reads)
 #endif
 #include "inspect.h"
 
-const struct attn_kernel NAME = {TEXT(NAME),  ISA,       sizeof(real), ROWS,   READS,       0,      load,    unload,
-                                 begin,       edit_tile, scores,       step,   fold,        finish, weights, survey,
-                                 survey_keys, GRADIENT,  WIDEN,        NARROW, WHOLE_BLOCK, PAIRS};
+const struct attn_kernel NAME = {
+    .name = TEXT(NAME),
+    .isa = ISA,
+    .real_bytes = sizeof(real),
+    .rows = ROWS,
+    .reads = READS,
+    .packs = PAIRS,
+    .load = load,
+    .unload = unload,
+    .begin = begin,
+    .edit = edit_tile,
+    .scores = scores,
+    .step = step,
+    .fold = fold,
+    .finish = finish,
+    .weights = weights,
+    .survey = survey,
+    .survey_keys = survey_keys,
+    .gradient = GRADIENT,
+    .widen = WIDEN,
+    .narrow = NARROW,
+    .whole = WHOLE_BLOCK,
+};
 
 #ifdef FEW_NAME
 #include "few.h"
