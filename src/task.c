@@ -255,12 +255,17 @@ static struct attn_pack *pack_of(const struct attn_task *t, int64_t first, const
     return (struct attn_pack *)(void *)(t->slot + plan->at.packs) + (turn < plan->packs ? turn : plan->packs - 1);
 }
 
+static int holds(const struct attn_pack *pack, const void *from, int64_t keys)
+{
+    return pack->from == from && pack->keys >= keys;
+}
+
 static int is_packed(const struct attn_task *t, int64_t first, int64_t keys)
 {
     const void *from;
     if (keys <= 0 || !t->plan->packs) return 0;
     const struct attn_pack *pack = pack_of(t, first, &from);
-    return pack->from == from && pack->keys >= keys;
+    return holds(pack, from, keys);
 }
 
 /* For a thread that begins: nothing is packed. */
@@ -277,7 +282,7 @@ void attn_task_values(struct attn_task *t, struct attn_tile *tile, int64_t first
     if (t->plan->packs) {
         const void *from;
         tile->pack = pack_of(t, first, &from);
-        if (is_packed(t, first, tile->keys)) return;
+        if (holds(tile->pack, from, tile->keys)) return;
         tile->pack->from = from, tile->pack->keys = 0;
     }
     tile->v =

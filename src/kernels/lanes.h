@@ -123,6 +123,13 @@ FN FORCE vec softcap(vec s, vec cap, vec inverse)
     return v_pick(v_lt(size, v_set((real)0.6)), small, large);
 }
 
+/* Is any lane something else than 0, be it NaN? */
+FN FORCE int not_zero(vec x)
+{
+    const vec zero = v_set(0), one = v_set(1);
+    return v_any(v_eq(v_pick(v_eq(x, zero), zero, one), one));
+}
+
 /* ---- memory ahead ------------------------------------------------------------------------------------------------------------------- */
 
 /* Rows that will be read next: fetched a line at a time while something else is computed, so that memory is never idle. */

@@ -163,7 +163,7 @@ FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t s
 /* Is any of the sums infinite or NaN? */
 FN FORCE int wild(vec (*acc)[NV], const int n, const int nv)
 {
-    const vec zero = v_set(0), one = v_set(1);
+    const vec zero = v_set(0);
     vec       x[NV], any = zero;
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) x[v] = zero;
@@ -173,7 +173,7 @@ FN FORCE int wild(vec (*acc)[NV], const int n, const int nv)
         for (int v = 0; v < nv; v++) x[v] = v_fma(acc[i][v], zero, x[v]);
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) any = v_add(any, x[v]);
-    return v_any(v_lt(zero, v_pick(v_eq(any, zero), zero, one)));
+    return not_zero(any);
 }
 
 /* nd channels: o = o * factor + sum over the keys of weight * value. hides: there may be weights of -0. They do no harm, as 0 times a value is 0, unless

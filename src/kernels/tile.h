@@ -465,10 +465,9 @@ FN void fold(const struct attn_block *b, const struct attn_part *into)
 
 FN int32_t give_shifts(const struct attn_block *b, int v, vec wild, real *shift)
 {
-    const vec zero = v_set(0), one = v_set(1);
-    real      lanes[LANES] __attribute__((aligned(64)));
-    int32_t   found = 0;
-    if (!v_any(v_eq(v_pick(v_eq(wild, zero), zero, one), one))) return 0;
+    real    lanes[LANES] __attribute__((aligned(64)));
+    int32_t found = 0;
+    if (!not_zero(wild)) return 0;
     v_store(lanes, wild);
     for (int r = v * LANES; r < (v + 1) * LANES && r < b->m; r++)
         found |= give_shift(lanes[r - v * LANES], ((const real *)b->part.sum)[r], &shift[r]);

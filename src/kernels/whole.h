@@ -86,5 +86,5 @@ FN int32_t whole(const struct attn_block *b, const struct attn_tile *t, void *ou
     if (b->m - r >= 1) whole_1(b, t, r, factor, out, step, all);
     /* where a sum is infinite or NaN, a hidden value may have made it so, or numbers too large: the long way tells */
     const vec sum = v_load(all);
-    return !v_any(v_eq(v_pick(v_eq(v_sub(sum, sum), zero), zero, one), one));
+    return !not_zero(v_sub(sum, sum));
 }
