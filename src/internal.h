@@ -64,8 +64,9 @@ enum {
     ATTN_SEES_NONE,
     ATTN_SEES_ALL,
     ATTN_SEES_RANGE = 2,
-    ATTN_SEES_EDIT = 4
-}; /* RANGE: low and high hide some; EDIT: an edit tile; both may be set */
+    ATTN_SEES_EDIT = 4,
+    ATTN_SEES_BYTES = 8
+}; /* RANGE: low and high hide some; EDIT: an edit tile; BYTES: in its place, what attn_kernel.see makes; RANGE may be set with either */
 
 /* check.c: copies the caller's descriptor (any version) to *to and checks it. data: pointers to data are looked at too. */
 int32_t attn_check_desc(const attn_desc *from, attn_desc *to, int data, attn_error *error);

@@ -103,6 +103,7 @@ struct attn_tile {
     int64_t     k_step, v_step, keys;
     const void *low, *high; /* [rows] whole reals: key j is hidden from the queries with j < low or j >= high; NULL: from none */
     const void *edit;       /* [keys][rows], added after the cap, -inf hides; NULL: nothing to add */
+    const void *seen;       /* in place of edit: what attn_kernel.see makes; NULL: nothing is hidden by bytes */
     const void *drop;       /* laid out like edit: -inf where a weight is dropped before it meets its value; NULL: nowhere */
     double      raise;      /* what the other weights are multiplied by then */
 
@@ -185,6 +186,9 @@ struct attn_kernel {
     /* The edit tile of m queries, room for ATTN_TILE keys, from rows of as many entries: edit[j][r] = seen[r][j] ? add[r][j] * log2(e) / 2 : -inf.
      * One of the two may be NULL: seen, all; add, 0. */
     void (*edit)(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add);
+
+    /* The bytes alone of such rows, 0 hides: a quarter (with doubles an eighth) of an edit tile. NULL: the row wants an edit tile. */
+    void (*see)(void *seen, int64_t m, int64_t keys, const unsigned char *const *rows);
 
     /* b->s = scores of the tile, as far as ATTN_UPTO_ says */
     void (*scores)(const struct attn_block *b, const struct attn_tile *t, int32_t upto);

@@ -129,24 +129,40 @@ int attn_mask_sees(const attn_desc *d, int64_t batch, const struct attn_row *row
     return x != -INFINITY;
 }
 
-/* Entries first .. first + keys - 1, counted from key_start, of a row of the mask or bias: where they lie, or copied (and padded) to line when they do
- * not lie side by side or a whole tile would reach past the end. */
-static const void *entries(const struct attn_plan *plan, const attn_in *t, int64_t batch, const struct attn_row *row, int64_t first,
-                           int64_t keys, char *line, int64_t real)
+/* Rows of the mask or bias, from the tile's first key on, as arrays of `real` bytes each. */
+struct lines {
+    const attn_in *t;
+    const char    *start; /* of head and query 0 */
+    int64_t        width, keys, real;
+    int            there; /* they lie side by side, a whole tile of them */
+};
+
+static struct lines lines_of(const struct attn_plan *plan, const attn_in *t, int64_t batch, int64_t first, int64_t keys, int64_t real)
 {
-    const int64_t width = attn_width(t->dtype), *step = t->stride;
-    const char   *from =
-        (const char *)t->data +
-        (batch * step[0] + row->head * step[1] + row->query * step[2] + (attn_key_start(&plan->d, batch) + first) * step[3]) * width;
-    if (width == real && step[3] == 1 && keys == ATTN_TILE) return from;
-    memset(line, 0, (size_t)(ATTN_TILE * real));
-    if (real == 1)
-        for (int64_t j = 0; j < keys; j++) line[j] = from[j * step[3]];
-    else if (real == 4)
-        plan->bias->load_f32((float *)line, from, step[3], keys);
+    const int64_t width = attn_width(t->dtype), key = attn_key_start(&plan->d, batch) + first;
+    return (struct lines){t,     (const char *)t->data + (batch * t->stride[0] + key * t->stride[3]) * width,
+                          width, keys,
+                          real,  width == real && t->stride[3] == 1 && keys == ATTN_TILE};
+}
+
+static const void *copied(const struct attn_plan *plan, const struct lines *l, const char *from, char *to)
+{
+    const int64_t step = l->t->stride[3];
+    memset(to, 0, (size_t)(ATTN_TILE * l->real));
+    if (l->real == 1)
+        for (int64_t j = 0; j < l->keys; j++) to[j] = from[j * step];
+    else if (l->real == 4)
+        plan->bias->load_f32((float *)(void *)to, from, step, l->keys);
     else
-        plan->bias->load_f64((double *)line, from, step[3], keys);
-    return line;
+        plan->bias->load_f64((double *)(void *)to, from, step, l->keys);
+    return to;
+}
+
+/* The row's entries where they lie, or copied (and padded) to `to`. */
+static inline const void *line_at(const struct attn_plan *plan, const struct lines *l, const struct attn_row *row, char *to)
+{
+    const char *from = l->start + (row->head * l->t->stride[1] + row->query * l->t->stride[2]) * l->width;
+    return l->there ? from : copied(plan, l, from, to);
 }
 
 /* Rows of the mask or bias that are the same throughout are left out of the work; most others are known by their first entries. */
@@ -208,15 +224,22 @@ int32_t attn_mask_tile(const struct attn_plan *plan, char *slot, int64_t batch, 
     const unsigned char *allow[ATTN_ROWS_MAX];
     const void          *add[ATTN_ROWS_MAX];
     const int64_t        real = plan->kernel->real_bytes;
-    for (int64_t r = 0; r < m; r++) { /* the score tile is not in use yet: lines of the bias may lie there */
-        char *line = slot + plan->at.s + r * ATTN_TILE * real;
-        if (d->allow.data) allow[r] = entries(plan, &d->allow, batch, &rows[r], first, keys, (char *)seen[r], 1);
-        if (d->bias.data) add[r] = entries(plan, &d->bias, batch, &rows[r], first, keys, line, real);
+    if (d->allow.data) {
+        const struct lines l = lines_of(plan, &d->allow, batch, first, keys, 1);
+        for (int64_t r = 0; r < m; r++) allow[r] = line_at(plan, &l, &rows[r], (char *)seen[r]);
+    }
+    if (d->bias.data) { /* the score tile is not in use yet: copies may lie there */
+        const struct lines l = lines_of(plan, &d->bias, batch, first, keys, real);
+        for (int64_t r = 0; r < m; r++) add[r] = line_at(plan, &l, &rows[r], slot + plan->at.s + r * ATTN_TILE * real);
     }
     const int mixed = d->allow.data && !all_seen(allow, m, keys);
     if (mixed && none_seen(allow, m, keys)) return ATTN_SEES_NONE;
     if (d->bias.data && none_added(add, m, keys, real)) return ATTN_SEES_NONE;
     if (!mixed && !d->bias.data) return sees;
+    if (!d->bias.data && plan->kernel->see) {
+        plan->kernel->see(slot + plan->at.edit, m, keys, allow);
+        return sees | ATTN_SEES_BYTES;
+    }
     plan->kernel->edit(slot + plan->at.edit, m, keys, mixed ? allow : 0, d->bias.data ? add : 0);
     return sees | ATTN_SEES_EDIT;
 }

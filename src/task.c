@@ -224,6 +224,7 @@ int32_t attn_task_look(struct attn_task *t, struct attn_tile *tile, int64_t firs
     *tile = (struct attn_tile){.keys = n};
     if (sees & ATTN_SEES_RANGE) tile->low = t->slot + plan->at.low, tile->high = t->slot + plan->at.high;
     if (sees & ATTN_SEES_EDIT) tile->edit = t->slot + plan->at.edit;
+    if (sees & ATTN_SEES_BYTES) tile->seen = t->slot + plan->at.edit;
     if (d->alibi.data && sees != ATTN_SEES_NONE)
         for (int64_t r = 0; r < t->block.m; r++) attn_task_put(plan, t->slot + plan->at.near, r, (double)(t->rows[r].position - first));
     return sees;

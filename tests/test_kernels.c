@@ -54,8 +54,9 @@ static const struct attn_kernel *plain_of(const struct attn_kernel *k)
 enum { PLAIN, EQUAL, HUGE, MINUS_INFINITE, TINY_VALUES, LARGE_VALUES, HIDDEN_NAN, KINDS };
 
 struct block_case {
-    int32_t dtype, reads;                                  /* of the arithmetic; of q, k and v */
-    int     kind, side, edited, ranged, with_slope, plain; /* plain: none of these, one tile, and what attn_kernel.whole needs besides */
+    int32_t dtype, reads;                                     /* of the arithmetic; of q, k and v */
+    int kind, side, edited, bytes, ranged, with_slope, plain; /* bytes: of the edits only what hides, by attn_kernel.see where a row has it;
+                                                                     plain: none of these, one tile, and what attn_kernel.whole needs besides */
     int64_t m, keys, dim, value_dim, k_gap, v_gap;
     double *q, *k, *v, *add, cap,
         factor;          /* [m][dim], times the factor in the kernels' domain, [keys][dim], [keys][value_dim], [m][keys] natural */
@@ -150,7 +151,8 @@ static void case_make(struct block_case *c, rng *r, const struct attn_kernel *ke
     if (c->edited) {
         case_hide(c, r);
         c->add = numbers(c->m * c->keys);
-        fill(c->add, c->m * c->keys, dtype, r, 1);
+        c->bytes = rng_percent(r, 50);
+        if (!c->bytes) fill(c->add, c->m * c->keys, dtype, r, 1);
     }
     int64_t width = rng_range(r, 0, c->keys), slant = rng_range(r, -3, 3);
     for (int64_t i = 0, from = rng_range(r, -9, c->keys); i < ATTN_ROWS_MAX; i++) {
@@ -338,9 +340,10 @@ static int64_t bench_broken(struct bench *t)
     return bad;
 }
 
-/* The tile's edit entries by way of the row's own function: lines of ATTN_TILE entries in, how many are hidden out. */
-static void edit_make(struct bench *t, int64_t first, int64_t keys)
+/* The tile's edit entries, or bytes, by way of the row's own function, from lines of ATTN_TILE entries. */
+static void edit_make(struct bench *t, struct attn_tile *tile, int64_t first)
 {
+    const int64_t            keys = tile->keys;
     const struct block_case *c = t->c;
     unsigned char            seen[ATTN_ROWS_MAX][ATTN_TILE];
     const unsigned char     *seen_rows[ATTN_ROWS_MAX];
@@ -356,7 +359,13 @@ static void edit_make(struct bench *t, int64_t first, int64_t keys)
         }
         seen_rows[i] = seen[i], add_rows[i] = lines.bytes + i * line;
     }
-    t->kernel->edit(t->a[EDIT].bytes, c->m, keys, seen_rows, add_rows);
+    if (c->bytes && t->kernel->see) {
+        t->kernel->see(t->a[EDIT].bytes, c->m, keys, seen_rows);
+        tile->seen = t->a[EDIT].bytes;
+    } else {
+        t->kernel->edit(t->a[EDIT].bytes, c->m, keys, seen_rows, add_rows);
+        tile->edit = t->a[EDIT].bytes;
+    }
     guarded_free(&lines);
 }
 
@@ -379,10 +388,7 @@ static struct attn_tile tile_make(struct bench *t, int64_t first)
         put(t, HIGH, i, i < c->m ? (double)within(c->high[i] - first, keys) : 0);
     }
     if (c->ranged) tile.low = t->a[LOW].bytes, tile.high = t->a[HIGH].bytes;
-    if (c->edited) {
-        edit_make(t, first, keys);
-        tile.edit = t->a[EDIT].bytes;
-    }
+    if (c->edited) edit_make(t, &tile, first);
     return tile;
 }
 
@@ -527,8 +533,9 @@ static void rows_compute_the_formula(void **state)
         if (bad)
             fprintf(stderr,
                     "%s: ATTN_SEED=%" PRIu64 " ATTN_CASE=%" PRId64 ": kind %d m %" PRId64 " keys %" PRId64 " dim %" PRId64
-                    " value_dim %" PRId64 " edited %d ranged %d cap %g slope %d\n",
-                    kernels[row]->name, test_seed(), at, c.kind, c.m, c.keys, c.dim, c.value_dim, c.edited, c.ranged, c.cap, c.with_slope);
+                    " value_dim %" PRId64 " edited %d bytes %d ranged %d cap %g slope %d\n",
+                    kernels[row]->name, test_seed(), at, c.kind, c.m, c.keys, c.dim, c.value_dim, c.edited, c.bytes, c.ranged, c.cap,
+                    c.with_slope);
         failed += bad != 0;
         result_free(&want), result_free(&got), result_free(&base);
         case_free(&c);

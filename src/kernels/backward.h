@@ -62,7 +62,7 @@ FN FORCE vec hidden_places(const struct editing *e, const struct lanes *l, vec k
 {
     const vec one = v_set(1);
     vec       hidden = v_set(0);
-    if (e->edit) hidden = v_pick(v_eq(add, v_set(-(real)INFINITY)), one, hidden);
+    if (e->adds) hidden = v_pick(v_eq(add, v_set(-(real)INFINITY)), one, hidden);
     if (e->low) hidden = v_pick(v_lt(key, l->low), one, v_pick(v_lt(key, l->high), hidden, one));
     return hidden;
 }
@@ -72,7 +72,7 @@ FN FORCE void piece_vector(const struct attn_gradient_block *g, const struct att
 {
     const struct attn_block *b = &g->b;
     struct editing           e = editing_make(b, t, ATTN_UPTO_BIASED);
-    const int                capped = e.capped, hiding = e.edit || (e.low && p->ranged);
+    const int                capped = e.capped, hiding = e.adds || (e.low && p->ranged);
     const vec                zero = v_set(0), one = v_set(1), raise = v_set((real)t->raise), hide = v_set(-(real)INFINITY);
     const struct lanes       l = {e.slope ? v_load(e.slope + v * LANES) : zero, e.slope ? v_load(e.near + v * LANES) : zero,
                             e.low ? v_load(e.low + v * LANES) : zero,     e.low ? v_load(e.high + v * LANES) : zero,
@@ -82,7 +82,7 @@ FN FORCE void piece_vector(const struct attn_gradient_block *g, const struct att
     if (!p->ranged) e.low = 0;
     for (int64_t j = p->from; j < p->to; j++) {
         const int64_t at = j * ROWS + v * LANES;
-        const vec     key = v_set((real)j), add = e.edit ? v_load(e.edit + at) : zero;
+        const vec     key = v_set((real)j), add = e.adds ? edit_at(t, v, j) : zero;
         vec           x = v_load((const real *)b->s + at), dp = v_load((const real *)g->ds + at);
         if (capped) {
             x = softcap(x, e.cap, e.inverse);
@@ -191,7 +191,7 @@ FN void gradient_query(const struct attn_gradient_block *g, const struct attn_ti
     struct attn_block b = g->b; /* o = o * 1 + sum over the keys of weight * value, with ds for weights and keys for values */
     struct attn_tile  keys = *t;
     real              one[ROWS] __attribute__((aligned(64)));
-    const int         careful = (t->low || t->edit) && !all_finite(t->k, t->k_step, t->keys, b.dim);
+    const int         careful = (t->low || t->edit || t->seen) && !all_finite(t->k, t->k_step, t->keys, b.dim);
     for (int r = 0; r < ROWS; r += LANES) v_store(one + r, v_set(1));
     b.s = g->ds, b.part.o = g->dq, b.value_dim = b.dim;
     keys.v = t->k, keys.v_step = t->k_step;
@@ -295,7 +295,10 @@ FN void sum_keys(const struct attn_gradient_rows *rows, int64_t n, struct share 
 {
     const int64_t keys = rows->tile->keys;
     int           careful = 0;
-    for (int64_t block = 0; block < n; block++) careful |= (rows[block].tile->low || rows[block].tile->edit) && !rows[block].block->finite;
+    for (int64_t block = 0; block < n; block++) {
+        const struct attn_tile *t = rows[block].tile;
+        careful |= (t->low || t->edit || t->seen) && !rows[block].block->finite;
+    }
     for (int64_t j = 0; j < keys;) {
         const int64_t left = keys - j;
         const int     size = left >= 6 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0, nk = size ? 2 * size : 1;

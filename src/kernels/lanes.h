@@ -190,7 +190,7 @@ FN FORCE vec scale_query(vec x, double factor)
 struct editing {
     const real *edit, *slope, *near, *low, *high;
     vec         cap, inverse;
-    int         capped;
+    int         adds, capped; /* adds: there is `edit`, or the tile has `seen` */
 };
 
 FN FORCE struct editing editing_make(const struct attn_block *b, const struct attn_tile *t, int32_t upto)
@@ -198,7 +198,8 @@ FN FORCE struct editing editing_make(const struct attn_block *b, const struct at
     const int      biased = upto != ATTN_UPTO_CAPPED;
     const double   cap = fmin(b->cap, LARGEST); /* neither it nor its inverse may be infinite: 0 * inf */
     struct editing e = {
-        biased ? t->edit : 0, biased ? b->slope : 0, b->near, biased ? t->low : 0, t->high, v_set((real)cap), v_set(0), b->cap > 0};
+        biased ? t->edit : 0, biased ? b->slope : 0, b->near, biased ? t->low : 0, t->high, v_set((real)cap), v_set(0), 0, b->cap > 0};
+    e.adds = biased && (t->edit || t->seen);
     if (e.capped) e.inverse = v_set((real)fmin(1 / cap, LARGEST));
     return e;
 }
@@ -215,11 +216,11 @@ FN FORCE vec edit_score(const struct editing *e, vec s, vec key, vec add, vec sl
 {
     const vec hide = v_set(-(real)INFINITY), zero = v_set(0);
     if (e->capped) s = softcap(s, e->cap, e->inverse);
-    if (e->edit) s = add_seen(s, add);
+    if (e->adds) s = add_seen(s, add);
     if (e->slope) {
         vec away = v_sub(near, key);
         vec less = v_fma(v_sub(zero, slope), v_max(away, v_sub(zero, away)), s);
-        s = e->edit ? v_pick(v_eq(s, hide), hide, less) : less;
+        s = e->adds ? v_pick(v_eq(s, hide), hide, less) : less;
     }
     if (e->low) s = v_pick(v_lt(key, low), hide, v_pick(v_lt(key, high), s, hide));
     return s;

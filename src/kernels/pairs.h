@@ -59,17 +59,18 @@ static FORCE const element *pick_row(const element *k, const element *k4, int64_
 }
 
 /* The weight of a score that lacks the factor twice / 2. */
-FN FORCE vec weigh_score(const real *c, vec acc, vec twice, vec ref, const real *edit, const int edited)
+FN FORCE vec weigh_score(const real *c, vec acc, vec twice, vec ref, struct edits edits, const int v, const int i, const enum edit_way way)
 {
     vec x = times(acc, twice);
-    if (!edited) return exp2_any(c, v_sub(x, ref));
-    const vec add = v_load(edit);
+    if (way == EDIT_NOTHING) return exp2_any(c, v_sub(x, ref));
+    if (way == EDIT_HIDES) return v_pick(unseen(edits, v, i), v_set(-(real)0.0), exp2_any(c, v_sub(x, ref)));
+    const vec add = v_load(edits.add + i * ROWS + v * LANES);
     return v_pick(v_eq(add, v_set(-(real)INFINITY)), v_set(-(real)0.0), exp2_any(c, v_sub(v_fma(add, v_set(2), x), ref)));
 }
 
 /* Scores in registers to weights, see products.h; scores and references are doubled here, as exp2_any() wants them. */
-FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, const int nk, const int nv, struct totals *totals,
-                          struct attn_ahead *ahead, const int edited)
+FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real rest, real *s, const int nk, const int nv, struct totals *totals,
+                          struct attn_ahead *ahead, const enum edit_way way)
 {
     const vec   twice = v_set(2 * rest);
     const real *c = exp2_c[0];
@@ -80,12 +81,11 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, 
         ref = v_add(ref, ref);
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i += 2) {
-            const int at = i * ROWS + v * LANES;
-            vec       even = weigh_score(c, acc[i][v], twice, ref, edited ? edit + at : 0, edited), odd = v_set(0);
+            vec even = weigh_score(c, acc[i][v], twice, ref, edits, v, i, way), odd = v_set(0);
             sum = v_add(sum, even);
-            if (edited) fetch_soon(ahead), fetch_soon(ahead);
+            if (way == EDIT_ADDS) fetch_soon(ahead), fetch_soon(ahead);
             if (i + 1 < nk) {
-                odd = weigh_score(c, acc[i + 1][v], twice, ref, edited ? edit + at + ROWS : 0, edited);
+                odd = weigh_score(c, acc[i + 1][v], twice, ref, edits, v, i + 1, way);
                 sum = v_add(sum, odd);
             }
             v_store(s + i / 2 * ROWS + v * LANES, v_pair(even, odd));
@@ -96,7 +96,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real rest, real *s, 
 
 /* nk keys against nv vectors of queries; see products.h. */
 FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t dim, real rest, real *s, const int nk, const int nv,
-                          struct totals *totals, const real *edit, struct attn_ahead *ahead)
+                          struct totals *totals, struct edits edits, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
     clear(acc, nk, nv);
@@ -130,10 +130,12 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
             for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, times(acc[i][v], v_set(rest)));
         return;
     }
-    if (edit)
-        weigh_block(acc, edit, rest, s, nk, nv, totals, ahead, 1);
+    if (edits.add)
+        weigh_block(acc, edits, rest, s, nk, nv, totals, ahead, EDIT_ADDS);
+    else if (edits.seen)
+        weigh_block(acc, edits, rest, s, nk, nv, totals, ahead, EDIT_HIDES);
     else
-        weigh_block(acc, 0, rest, s, nk, nv, totals, ahead, 0);
+        weigh_block(acc, edits, rest, s, nk, nv, totals, ahead, EDIT_NOTHING);
 }
 
 /* Whether vector v may keep its reference: no score is so much larger that its weight, and so the sum, is 2^16; and twice the reference is a number.
@@ -151,17 +153,16 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
 {
     const element    *k = t->k;
     const real       *q = (const real *)b->q + v0 * LANES, rest = split_factor(b->factor).rest;
-    const real       *edit = t->edit ? (const real *)t->edit + v0 * LANES : 0;
     real             *s = (real *)b->s + v0 * LANES;
     const int64_t     slow = totals ? 2 : 1;
     struct attn_ahead ahead = ahead_take(b);
     int64_t           j = from;
     for (; j + NB <= to; j += NB)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals, edits_of(t, v0, j, NB), &ahead);
     for (; j + 2 <= to; j += 2)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals, edits_of(t, v0, j, 2), &ahead);
     if (j < to)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals, edits_of(t, v0, j, 1), &ahead);
     ahead_leave(b, &ahead);
 }
 

@@ -47,9 +47,10 @@ FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const 
     }
 }
 
-/* Scores in registers to weights against the reference of totals; edited: each through its place of the edit tile. */
-FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int nk, const int nv, struct totals *totals,
-                          struct attn_ahead *ahead, const int edited)
+/* Scores in registers to weights against the reference of totals. What hides a score hides NaN and infinity too: where that is added to -inf, NaN in
+ * the sum sends the tile the other way, and where a byte hides it, so does an infinite one. */
+FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real *s, const int nk, const int nv, struct totals *totals,
+                          struct attn_ahead *ahead, const enum edit_way way)
 {
     const vec   hide = v_set(-(real)INFINITY);
     const real *c = exp2_c[0];
@@ -62,18 +63,19 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int n
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++) {
             const int at = i * ROWS + v * LANES;
-            if (edited) fetch_soon(ahead);
-            vec x = edited ? add_seen(acc[i][v], v_load(edit + at)) : acc[i][v], t = v_sub(x, ref);
+            if (way == EDIT_ADDS) fetch_soon(ahead);
+            vec x = way == EDIT_ADDS ? v_add(acc[i][v], v_load(edits.add + at)) : acc[i][v], t = v_sub(x, ref);
 #ifdef SCALES
             vec p = exp2_any(c, v_add(t, t));
 #else
             vec p = exp2_by(c, t, v_set(0));
-            most = v_max(x, most);
+            most = v_max(way == EDIT_HIDES ? v_pick(unseen(edits, v, i), hide, x) : x, most);
 #endif
-            if (edited)
+            if (way == EDIT_ADDS)
                 p = v_pick(v_eq(x, hide), v_set(-(real)0.0), p);
             else
                 least = v_min(x, least);
+            if (way == EDIT_HIDES) p = v_pick(unseen(edits, v, i), v_set(-(real)0.0), p);
             sum = v_add(sum, p);
             v_store(s + at, p);
         }
@@ -86,7 +88,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], const real *edit, real *s, const int n
 /* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
  * weights while they are there. */
 FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
-                          struct totals *totals, const real *edit, struct attn_ahead *ahead)
+                          struct totals *totals, struct edits edits, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
     clear(acc, nk, nv);
@@ -108,10 +110,12 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
             for (int v = 0; v < nv; v++) v_store(s + i * ROWS + v * LANES, acc[i][v]);
         return;
     }
-    if (edit)
-        weigh_block(acc, edit, s, nk, nv, totals, ahead, 1);
+    if (edits.add)
+        weigh_block(acc, edits, s, nk, nv, totals, ahead, EDIT_ADDS);
+    else if (edits.seen)
+        weigh_block(acc, edits, s, nk, nv, totals, ahead, EDIT_HIDES);
     else
-        weigh_block(acc, 0, s, nk, nv, totals, ahead, 0);
+        weigh_block(acc, edits, s, nk, nv, totals, ahead, EDIT_NOTHING);
 }
 
 /* Keys from .. to - 1 of the tile, nv vectors from vector v0 on. */
@@ -119,14 +123,12 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
                         struct totals *totals)
 {
     const real       *k = t->k, *q = (const real *)b->q + v0 * LANES;
-    const real       *edit = t->edit ? (const real *)t->edit + v0 * LANES : 0;
     real             *s = (real *)b->s + v0 * LANES;
     int64_t           j = from;
     struct attn_ahead ahead = ahead_take(b);
     for (; j + NB <= to; j += NB)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
-    for (; j < to; j++)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, edit ? edit + j * ROWS : 0, &ahead);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, edits_of(t, v0, j, NB), &ahead);
+    for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, edits_of(t, v0, j, 1), &ahead);
     ahead_leave(b, &ahead);
 }
 
@@ -224,6 +226,8 @@ FN FORCE int stays(const struct totals *totals, int v)
     const vec zero = v_set(0), one = v_set(1);
     return !v_any(v_eq(v_pick(v_lt(v_load(totals->sum + v * LANES), v_set((real)65000)), zero, one), one));
 #else
+    const vec sum = v_load(totals->sum + v * LANES);
+    if (not_zero(v_sub(sum, sum))) return 0;
     return !v_any(v_lt(v_set(8), v_sub(v_load(totals->largest + v * LANES), v_load(totals->ref + v * LANES))));
 #endif
 }

@@ -110,6 +110,31 @@ FN FORCE void add_sums(vec (*acc)[NV], const real *factor, real *o, const int n,
         }
 }
 
+/* What edits the scores of a block of keys, from its first key and vector on: numbers to add or the tile's bytes, of which the first key's is number
+ * `byte` of its real. */
+struct edits {
+    const real *add, *seen;
+    int         byte;
+};
+enum edit_way { EDIT_NOTHING, EDIT_ADDS, EDIT_HIDES };
+enum { KEYS_PER_REAL = sizeof(real) }; /* of bytes */
+
+/* nk keys from key j on, a multiple of nk; the compiler knows `byte` where it can. */
+static FORCE struct edits edits_of(const struct attn_tile *t, int v0, int64_t j, const int nk)
+{
+    struct edits e = {0, 0, 0};
+    if (t->edit) e.add = (const real *)t->edit + j * ROWS + v0 * LANES;
+    if (t->seen) e.seen = (const real *)t->seen + j / KEYS_PER_REAL * ROWS + v0 * LANES;
+    if (nk % KEYS_PER_REAL != 0) e.byte = (int)(j % KEYS_PER_REAL);
+    return e;
+}
+
+/* From which lanes of vector v the block's key i is hidden. */
+FN FORCE mask unseen(struct edits e, int v, int i)
+{
+    return v_no_byte(v_load(e.seen + (e.byte + i) / KEYS_PER_REAL * ROWS + v * LANES), (e.byte + i) % KEYS_PER_REAL);
+}
+
 #if PAIRS
 #include "pairs.h"
 #else
@@ -161,6 +186,13 @@ FN void value_channels(const struct attn_block *b, const struct attn_tile *t, co
 
 /* ---- between the products --------------------------------------------------------------------------------------------------------- */
 
+/* What an edited tile adds to the scores of key j. */
+FN FORCE vec edit_at(const struct attn_tile *t, int v, int64_t j)
+{
+    const struct edits e = edits_of(t, v, j, 1);
+    return e.add ? v_load(e.add) : v_pick(unseen(e, 0, 0), v_set(-(real)INFINITY), v_set(0));
+}
+
 /* Vector v of the score tile in memory, keys from .. to - 1. */
 FN void edit_scores(const struct attn_block *b, const struct attn_tile *t, int32_t upto, int v, int64_t from, int64_t to)
 {
@@ -169,7 +201,7 @@ FN void edit_scores(const struct attn_block *b, const struct attn_tile *t, int32
     const vec low = e.low ? v_load(e.low + v * LANES) : zero, high = e.low ? v_load(e.high + v * LANES) : zero;
     for (int64_t j = from; j < to; j++) {
         real *at = (real *)b->s + j * ROWS + v * LANES;
-        vec   add = e.edit ? v_load(e.edit + j * ROWS + v * LANES) : zero;
+        vec   add = e.adds ? edit_at(t, v, j) : zero;
         v_store(at, edit_score(&e, v_load(at), v_set((real)j), add, slope, near, low, high));
     }
 }
@@ -280,40 +312,43 @@ FN void begin(const struct attn_block *b, const struct attn_part *part)
     }
 }
 
-/* Vector v of an edit tile: -inf where a byte is 0, else 0. A real takes as many bytes, of keys side by side, across the transposition. */
-FN FORCE void hide_unseen(real *edit, int64_t m, int64_t keys, int64_t v, const unsigned char *const *seen)
+/* Vector v of m rows of bytes: a real takes those of some keys side by side across the transposition. */
+FN FORCE void turn_bytes(real *to, int64_t m, int64_t keys, int64_t v, const unsigned char *const *rows)
 {
-    const vec hide = v_set(-(real)INFINITY), zero = v_set(0);
-    const int each = (int)sizeof(real);
-    for (int64_t j = 0; j < keys; j += LANES * each) {
+    for (int64_t j = 0; j < keys; j += LANES * KEYS_PER_REAL) {
         vec x[LANES];
 #pragma GCC unroll 16
         for (int r = 0; r < LANES; r++)
-            x[r] = v_load_any((const real *)(const void *)(seen[v * LANES + r < m ? v * LANES + r : m - 1] + j));
+            x[r] = v_load_any((const real *)(const void *)(rows[v * LANES + r < m ? v * LANES + r : m - 1] + j));
         v_transpose(x);
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
-#pragma GCC unroll 8
-            for (int byte = 0; byte < each; byte++)
-                v_store(edit + (j + i * each + byte) * ROWS + v * LANES, v_pick(v_no_byte(x[i], byte), hide, zero));
+        for (int i = 0; i < LANES; i++) v_store(to + (j / KEYS_PER_REAL + i) * ROWS + v * LANES, x[i]);
     }
+}
+
+FN void see_tile(void *seen, int64_t m, int64_t keys, const unsigned char *const *rows)
+{
+    for (int64_t v = 0; v * LANES < m; v++) turn_bytes(seen, m, keys, v, rows);
 }
 
 FN void edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *const *seen, const void *const *add)
 {
-    const vec hide = v_set(-(real)INFINITY), domain = v_set((real)ATTN_DOMAIN);
+    const vec              hide = v_set(-(real)INFINITY), domain = v_set((real)ATTN_DOMAIN), zero = v_set(0);
+    real                   bytes[ATTN_TILE / KEYS_PER_REAL * ROWS] __attribute__((aligned(64)));
+    const struct attn_tile t = {.seen = bytes};
     for (int64_t v = 0; v * LANES < m; v++) {
-        if (seen) hide_unseen(edit, m, keys, v, seen);
-        for (int64_t j = 0; add && j < keys; j += LANES) {
+        if (seen) turn_bytes(bytes, m, keys, v, seen);
+        for (int64_t j = 0; j < keys; j += LANES) {
             vec x[LANES];
 #pragma GCC unroll 16
-            for (int r = 0; r < LANES; r++) x[r] = v_load_any((const real *)add[v * LANES + r < m ? v * LANES + r : m - 1] + j);
+            for (int r = 0; r < LANES; r++)
+                x[r] = add ? v_load_any((const real *)add[v * LANES + r < m ? v * LANES + r : m - 1] + j) : zero;
             v_transpose(x);
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) {
-                real *at = (real *)edit + (j + i) * ROWS + v * LANES;
-                vec   y = times(x[i], domain);
-                v_store(at, seen ? v_pick(v_eq(v_load(at), hide), hide, y) : y);
+                vec y = times(x[i], domain);
+                v_store((real *)edit + (j + i) * ROWS + v * LANES,
+                        seen ? v_pick(unseen(edits_of(&t, (int)v, j + i, 1), 0, 0), hide, y) : y);
             }
         }
     }
@@ -340,7 +375,7 @@ FN FORCE int weigh_tile(const struct attn_block *b, const struct attn_tile *t, s
     if (done) score_keys(b, t, 0, VECTORS(b), 0, done, 0);
     for (int v = 0; v < VECTORS(b); v++) {
         vec ref = v_load(top + v * LANES), largest;
-        if (t->edit) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, done);
+        if (t->edit || t->seen) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, done);
         find_reference((real *)b->s + v * LANES, 0, done, &ref, &largest);
         v_store(totals->ref + v * LANES, ref);
         v_store(totals->largest + v * LANES, largest);
@@ -350,7 +385,7 @@ FN FORCE int weigh_tile(const struct attn_block *b, const struct attn_tile *t, s
     }
     score_keys(b, t, 0, VECTORS(b), done, t->keys, totals);
     for (int v = 0; v < VECTORS(b); v++) stay &= stays(totals, v);
-    *hides = done || t->edit;
+    *hides = done || t->edit || t->seen;
     return stay;
 }
 
@@ -416,7 +451,7 @@ FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v,
 
 FN void step(const struct attn_block *b, const struct attn_tile *t)
 {
-    const int edited = t->edit || b->slope || b->cap > 0, plain = !b->slope && !(b->cap > 0) && !b->shifted && !t->drop;
+    const int edited = t->edit || t->seen || b->slope || b->cap > 0, plain = !b->slope && !(b->cap > 0) && !b->shifted && !t->drop;
     real      factor[ROWS] __attribute__((aligned(64)));
     if (plain && !t->low && step_fused(b, t)) return;
     const int wild = take_values(b, t);
@@ -563,6 +598,7 @@ const struct attn_kernel NAME = {
     .unload = unload,
     .begin = begin,
     .edit = edit_tile,
+    .see = see_tile,
     .scores = scores,
     .step = step,
     .fold = fold,
