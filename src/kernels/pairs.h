@@ -70,7 +70,7 @@ FN FORCE vec weigh_score(const real *c, vec acc, vec twice, vec ref, struct edit
 
 /* Scores in registers to weights, see products.h; scores and references are doubled here, as exp2_any() wants them. */
 FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real rest, real *s, const int nk, const int nv, struct totals *totals,
-                          struct attn_ahead *ahead, const enum edit_way way)
+                          const enum edit_way way)
 {
     const vec   twice = v_set(2 * rest);
     const real *c = exp2_c[0];
@@ -83,7 +83,6 @@ FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real rest, real *s
         for (int i = 0; i < nk; i += 2) {
             vec even = weigh_score(c, acc[i][v], twice, ref, edits, v, i, way), odd = v_set(0);
             sum = v_add(sum, even);
-            if (way == EDIT_ADDS) fetch_soon(ahead), fetch_soon(ahead);
             if (i + 1 < nk) {
                 odd = weigh_score(c, acc[i + 1][v], twice, ref, edits, v, i + 1, way);
                 sum = v_add(sum, odd);
@@ -131,11 +130,11 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
         return;
     }
     if (edits.add)
-        weigh_block(acc, edits, rest, s, nk, nv, totals, ahead, EDIT_ADDS);
+        weigh_block(acc, edits, rest, s, nk, nv, totals, EDIT_ADDS);
     else if (edits.seen)
-        weigh_block(acc, edits, rest, s, nk, nv, totals, ahead, EDIT_HIDES);
+        weigh_block(acc, edits, rest, s, nk, nv, totals, EDIT_HIDES);
     else
-        weigh_block(acc, edits, rest, s, nk, nv, totals, ahead, EDIT_NOTHING);
+        weigh_block(acc, edits, rest, s, nk, nv, totals, EDIT_NOTHING);
 }
 
 /* Whether vector v may keep its reference: no score is so much larger that its weight, and so the sum, is 2^16; and twice the reference is a number.

@@ -50,7 +50,7 @@ FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const 
 /* Scores in registers to weights against the reference of totals. What hides a score hides NaN and infinity too: where that is added to -inf, NaN in
  * the sum sends the tile the other way, and where a byte hides it, so does an infinite one. */
 FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real *s, const int nk, const int nv, struct totals *totals,
-                          struct attn_ahead *ahead, const enum edit_way way)
+                          const enum edit_way way)
 {
     const vec   hide = v_set(-(real)INFINITY);
     const real *c = exp2_c[0];
@@ -63,8 +63,7 @@ FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real *s, const int
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++) {
             const int at = i * ROWS + v * LANES;
-            if (way == EDIT_ADDS) fetch_soon(ahead);
-            vec x = way == EDIT_ADDS ? v_add(acc[i][v], v_load(edits.add + at)) : acc[i][v], t = v_sub(x, ref);
+            vec       x = way == EDIT_ADDS ? v_add(acc[i][v], v_load(edits.add + at)) : acc[i][v], t = v_sub(x, ref);
 #ifdef SCALES
             vec p = exp2_any(c, v_add(t, t));
 #else
@@ -111,11 +110,11 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
         return;
     }
     if (edits.add)
-        weigh_block(acc, edits, s, nk, nv, totals, ahead, EDIT_ADDS);
+        weigh_block(acc, edits, s, nk, nv, totals, EDIT_ADDS);
     else if (edits.seen)
-        weigh_block(acc, edits, s, nk, nv, totals, ahead, EDIT_HIDES);
+        weigh_block(acc, edits, s, nk, nv, totals, EDIT_HIDES);
     else
-        weigh_block(acc, edits, s, nk, nv, totals, ahead, EDIT_NOTHING);
+        weigh_block(acc, edits, s, nk, nv, totals, EDIT_NOTHING);
 }
 
 /* Keys from .. to - 1 of the tile, nv vectors from vector v0 on. */
