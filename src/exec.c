@@ -114,11 +114,13 @@ static void write_results(struct attn_task *t)
         char   *there = attn_task_place(t, &d->out, some, at, &step), *lines = there ? there : t->slot + plan->at.edit;
         plan->kernel->unload(&t->block, lines, step, t->block.part.o, d->value_dim, at, some);
         if (!there) attn_task_store(t, &d->out, plan->out, some, at);
+        attn_task_blank(t, &d->out, plan->out, some, at);
     }
-    for (int64_t r = 0; d->lse.data && r < t->block.m; r++) {
+    for (int64_t r = 0; d->lse.data && (r < t->block.m || r < t->queries); r++) {
         const struct attn_row *row = &t->rows[r];
+        const double           none = -INFINITY;
         plan->lse->store_f64((char *)attn_task_element(d->lse.data, d->lse.stride, d->lse.dtype, t->batch, row->head, row->query), 1,
-                             &lse[r], 1);
+                             r < t->block.m ? &lse[r] : &none, 1);
     }
 }
 
@@ -179,11 +181,10 @@ static int all_whole(const struct attn_plan *plan)
 {
     const attn_desc *d = &plan->d;
     const double     size = fabs(plan->factor);
-    return plan->kernel->whole && d->keys <= ATTN_TILE && plan->block_heads == 1 && !d->causal && !d->window && !d->query_count &&
-           !d->allow.data && !d->bias.data && !d->alibi.data && !d->sink.data && !d->lse.data && !d->weights.data && !(d->softcap > 0) &&
-           !(d->dropout > 0) && size < 0x1p60 && size > 0x1p-60 && as_real(plan, d->q.dtype, d->q.stride, d->dim) &&
-           as_real(plan, d->k.dtype, d->k.stride, 0) && as_real(plan, d->v.dtype, d->v.stride, 0) &&
-           as_real(plan, d->out.dtype, d->out.stride, d->value_dim) && d->value_dim && d->keys;
+    return plan->kernel->whole && d->keys <= ATTN_TILE && plan->block_heads == 1 && !d->causal && !d->window && !d->allow.data &&
+           !d->bias.data && !d->alibi.data && !d->sink.data && !d->lse.data && !d->weights.data && !(d->softcap > 0) && !(d->dropout > 0) &&
+           size < 0x1p60 && size > 0x1p-60 && as_real(plan, d->q.dtype, d->q.stride, d->dim) && as_real(plan, d->k.dtype, d->k.stride, 0) &&
+           as_real(plan, d->v.dtype, d->v.stride, 0) && as_real(plan, d->out.dtype, d->out.stride, d->value_dim) && d->value_dim && d->keys;
 }
 
 static const char *row_at(const attn_in *x, int64_t batch, int64_t head, int64_t i)
@@ -202,24 +203,26 @@ static int run_whole(const struct attn_plan *plan, char *slot, int64_t index)
     const attn_desc        *d = &plan->d;
     const int64_t           width = plan->kernel->real_bytes, later = index + 1 < plan->tasks, step = d->q.stride[2] * width;
     const struct attn_place p = attn_plan_place(plan, index), next = attn_plan_place(plan, index + later);
-    const int64_t           start = attn_key_start(d, p.batch), other = next.group_head != p.group_head || next.batch != p.batch;
-    char                   *out = (char *)attn_task_element(d->out.data, d->out.stride, d->out.dtype, p.batch, p.head, p.query);
-    const char             *line = row_at(&d->q, p.batch, p.head, p.query);
-    const void             *lines[ATTN_ROWS_MAX];
-    struct attn_ahead       ahead;
-    struct attn_soon       *list = ahead.list;
-    struct attn_block       b = {.m = p.queries,
-                                 .dim = d->dim,
-                                 .value_dim = d->value_dim,
-                                 .q = slot + plan->at.q,
-                                 .s = slot + plan->at.s,
-                                 .part = part_at(plan, slot + plan->at.o[0]),
-                                 .ahead = &ahead};
-    struct attn_tile        t = {.k = row_at(&d->k, p.batch, p.group_head, start),
-                                 .v = row_at(&d->v, p.batch, p.group_head, start),
-                                 .k_step = d->k.stride[2],
-                                 .v_step = d->v.stride[2],
-                                 .keys = attn_key_count(d, p.batch)};
+    const int64_t left = attn_query_count(d, p.batch) - p.query, m = left < p.queries ? left : p.queries, keys = attn_key_count(d, p.batch);
+    const int64_t start = attn_key_start(d, p.batch), other = next.group_head != p.group_head || next.batch != p.batch;
+    char         *out = (char *)attn_task_element(d->out.data, d->out.stride, d->out.dtype, p.batch, p.head, p.query);
+    const char   *line = row_at(&d->q, p.batch, p.head, p.query);
+    const void   *lines[ATTN_ROWS_MAX];
+    struct attn_ahead ahead;
+    struct attn_soon *list = ahead.list;
+    if (m <= 0 || keys <= 0) return 0;
+    struct attn_block b = {.m = m,
+                           .dim = d->dim,
+                           .value_dim = d->value_dim,
+                           .q = slot + plan->at.q,
+                           .s = slot + plan->at.s,
+                           .part = part_at(plan, slot + plan->at.o[0]),
+                           .ahead = &ahead};
+    struct attn_tile  t = {.k = row_at(&d->k, p.batch, p.group_head, start),
+                           .v = row_at(&d->v, p.batch, p.group_head, start),
+                           .k_step = d->k.stride[2],
+                           .v_step = d->v.stride[2],
+                           .keys = keys};
     ahead.at = ahead.end = 0, ahead.now = list;
     list[0] = soon(t.v, t.v_step, d->value_dim, t.keys, width, &list[1]);
     list[1] = soon(out, d->out.stride[2], d->value_dim, p.queries, width, &list[2]);
@@ -227,7 +230,8 @@ static int run_whole(const struct attn_plan *plan, char *slot, int64_t index)
     list[3] = soon(row_at(&d->k, next.batch, next.group_head, 0), d->k.stride[2], d->dim, d->keys, width, &list[4]);
     list[4] = soon(row_at(&d->v, next.batch, next.group_head, 0), d->v.stride[2], d->value_dim, d->keys, width, &list[5]);
     list[5] = soon(b.q, 0, 1, INT64_MAX, 1, 0);
-    for (int64_t r = 0; r < p.queries; r++, line += step) lines[r] = line;
+    for (int64_t r = 0; r < m; r++, line += step) lines[r] = line;
+    for (int64_t r = m; r < p.queries; r++) memset(out + r * d->out.stride[2] * width, 0, (size_t)(d->value_dim * width));
     plan->kernel->load(&b, slot + plan->at.q, 0, d->dim, lines, plan->factor);
     return plan->kernel->whole(&b, &t, out, d->out.stride[2]);
 }

@@ -119,6 +119,7 @@ void  attn_task_ahead(struct attn_task *t, const struct attn_tile *tile, int64_t
 int   attn_task_span(const struct attn_task *t, int64_t *low, int64_t *high);
 char *attn_task_place(const struct attn_task *t, const attn_out *to, int64_t n, int64_t skip, int64_t *step);
 void  attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip);
+void  attn_task_blank(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip);
 
 /* describe.c: tells what the plan costs; 0 when there is no memory. */
 int attn_describe_plan(const struct attn_plan *plan, attn_plan_info *info);

@@ -29,19 +29,19 @@ static void load(const struct attn_plan *plan, const struct attn_convert *c, voi
 char *attn_task_place(const struct attn_task *t, const attn_out *to, int64_t n, int64_t skip, int64_t *step)
 {
     const int64_t width = attn_width(to->dtype);
-    if (width != t->plan->kernel->real_bytes || to->stride[3] != 1 || n % 16 != 0 || t->queries != t->block.m) return 0;
+    if (width != t->plan->kernel->real_bytes || to->stride[3] != 1 || n % 16 != 0 || t->block.m > t->queries) return 0;
     *step = to->stride[2];
     return (char *)attn_task_element(to->data, to->stride, to->dtype, t->batch, t->rows[0].to_head, t->rows[0].to_query) + skip * width;
 }
 
-/* A line of each row to an output, `skip` elements along its last axis. The edit tile serves as the lines: when something is stored it is not in use. */
-void attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip)
+/* Lines of rows from .. end - 1, `step` bytes apart, to an output, `skip` elements along its last axis. */
+static void store_rows(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip,
+                       int64_t from, int64_t end, const char *line, int64_t step)
 {
-    const int64_t width = attn_width(to->dtype), *stride = to->stride, step = ATTN_TILE * t->plan->kernel->real_bytes;
+    const int64_t width = attn_width(to->dtype), *stride = to->stride;
     char         *out = (char *)to->data + (t->batch * stride[0] + skip * stride[3]) * width;
     const int64_t reads = reads_of(to->dtype);
-    const char   *line = t->slot + t->plan->at.edit;
-    for (const struct attn_row *row = t->rows; row < t->rows + t->block.m; row++, line += step) {
+    for (const struct attn_row *row = t->rows + from; row < t->rows + end; row++, line += step) {
         char *place = out + (row->to_head * stride[1] + row->to_query * stride[2]) * width;
         if (reads && stride[3] == 1 && t->plan->kernel->narrow)
             t->plan->kernel->narrow(place, line, n, reads);
@@ -50,6 +50,19 @@ void attn_task_store(const struct attn_task *t, const attn_out *to, const struct
         else
             convert->store_f64(place, to->stride[3], (const double *)(const void *)line, n);
     }
+}
+
+/* A line of each row. The edit tile serves as the lines: when something is stored it is not in use. */
+void attn_task_store(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip)
+{
+    store_rows(t, to, convert, n, skip, 0, t->block.m, t->slot + t->plan->at.edit, ATTN_TILE * t->plan->kernel->real_bytes);
+}
+
+/* Zeros for the rows behind the block's, see attn_task_begin(). */
+void attn_task_blank(const struct attn_task *t, const attn_out *to, const struct attn_convert *convert, int64_t n, int64_t skip)
+{
+    static const double zeros[ATTN_TILE];
+    store_rows(t, to, convert, n, skip, t->block.m, t->queries, (const char *)zeros, 0);
 }
 
 /* array[row] = x, in the kernel's arithmetic */
@@ -166,10 +179,14 @@ static struct attn_soon soon(const attn_in *x, int64_t b, int64_t h, int64_t i, 
                               (uintptr_t)(x->stride[2] * width), (uintptr_t)(n * width), x->stride[2] ? rows : 1, 0};
 }
 
+/* Rows that are behind the last query of a padded sequence are left out of the block: rows from block.m to queries - 1. (Weights of a stage may be asked
+ * for all the same.) */
 void attn_task_begin(struct attn_task *t, int64_t index)
 {
     const attn_desc *d = &t->plan->d;
     attn_task_locate(t, index);
+    const int64_t left = attn_query_count(d, t->batch) - t->query;
+    if (t->block.m == t->queries && left < t->queries && !d->weights.data) t->block.m = left > 0 ? left : 0;
     attn_task_ready(t);
     attn_in out = {.data = d->out.data, .dtype = d->out.dtype};
     memcpy(out.stride, d->out.stride, sizeof out.stride);
