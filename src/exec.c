@@ -201,28 +201,30 @@ static struct attn_soon soon(const char *from, int64_t step, int64_t n, int64_t 
 static int run_whole(const struct attn_plan *plan, char *slot, int64_t index)
 {
     const attn_desc        *d = &plan->d;
-    const int64_t           width = plan->kernel->real_bytes, later = index + 1 < plan->tasks, step = d->q.stride[2] * width;
-    const struct attn_place p = attn_plan_place(plan, index), next = attn_plan_place(plan, index + later);
-    const int64_t left = attn_query_count(d, p.batch) - p.query, m = left < p.queries ? left : p.queries, keys = attn_key_count(d, p.batch);
-    const int64_t start = attn_key_start(d, p.batch), other = next.group_head != p.group_head || next.batch != p.batch;
-    char         *out = (char *)attn_task_element(d->out.data, d->out.stride, d->out.dtype, p.batch, p.head, p.query);
-    const char   *line = row_at(&d->q, p.batch, p.head, p.query);
-    const void   *lines[ATTN_ROWS_MAX];
-    struct attn_ahead ahead;
-    struct attn_soon *list = ahead.list;
+    const int64_t           width = plan->kernel->real_bytes;
+    const struct attn_place p = attn_plan_place(plan, index);
+    const int64_t keys = attn_key_count(d, p.batch), start = attn_key_start(d, p.batch), left = attn_query_count(d, p.batch) - p.query;
+    const int64_t m = left < p.queries ? left : p.queries;
     if (m <= 0 || keys <= 0) return 0;
-    struct attn_block b = {.m = m,
-                           .dim = d->dim,
-                           .value_dim = d->value_dim,
-                           .q = slot + plan->at.q,
-                           .s = slot + plan->at.s,
-                           .part = part_at(plan, slot + plan->at.o[0]),
-                           .ahead = &ahead};
-    struct attn_tile  t = {.k = row_at(&d->k, p.batch, p.group_head, start),
-                           .v = row_at(&d->v, p.batch, p.group_head, start),
-                           .k_step = d->k.stride[2],
-                           .v_step = d->v.stride[2],
-                           .keys = keys};
+    const struct attn_place next = index + 1 < plan->tasks ? attn_plan_next(plan, index) : p;
+    const int64_t           other = next.group_head != p.group_head || next.batch != p.batch;
+    char                   *out = (char *)attn_task_element(d->out.data, d->out.stride, d->out.dtype, p.batch, p.head, p.query);
+    const char             *line = row_at(&d->q, p.batch, p.head, p.query);
+    const void             *lines[ATTN_ROWS_MAX];
+    struct attn_ahead       ahead;
+    struct attn_soon       *list = ahead.list;
+    struct attn_block       b = {.m = m,
+                                 .dim = d->dim,
+                                 .value_dim = d->value_dim,
+                                 .q = slot + plan->at.q,
+                                 .s = slot + plan->at.s,
+                                 .part = part_at(plan, slot + plan->at.o[0]),
+                                 .ahead = &ahead};
+    struct attn_tile        t = {.k = row_at(&d->k, p.batch, p.group_head, start),
+                                 .v = row_at(&d->v, p.batch, p.group_head, start),
+                                 .k_step = d->k.stride[2],
+                                 .v_step = d->v.stride[2],
+                                 .keys = keys};
     ahead.at = ahead.end = 0, ahead.now = list;
     list[0] = soon(t.v, t.v_step, d->value_dim, t.keys, width, &list[1]);
     list[1] = soon(out, d->out.stride[2], d->value_dim, p.queries, width, &list[2]);
@@ -230,7 +232,7 @@ static int run_whole(const struct attn_plan *plan, char *slot, int64_t index)
     list[3] = soon(row_at(&d->k, next.batch, next.group_head, 0), d->k.stride[2], d->dim, d->keys, width, &list[4]);
     list[4] = soon(row_at(&d->v, next.batch, next.group_head, 0), d->v.stride[2], d->value_dim, d->keys, width, &list[5]);
     list[5] = soon(b.q, 0, 1, INT64_MAX, 1, 0);
-    for (int64_t r = 0; r < m; r++, line += step) lines[r] = line;
+    for (int64_t r = 0; r < m; r++, line += d->q.stride[2] * width) lines[r] = line;
     for (int64_t r = m; r < p.queries; r++) memset(out + r * d->out.stride[2] * width, 0, (size_t)(d->value_dim * width));
     plan->kernel->load(&b, slot + plan->at.q, 0, d->dim, lines, plan->factor);
     return plan->kernel->whole(&b, &t, out, d->out.stride[2]);

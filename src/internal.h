@@ -87,6 +87,7 @@ int32_t attn_plan_make(struct attn_plan *plan, attn_error *error);
 void    attn_plan_rows(struct attn_plan *plan, int64_t m); /* the kernel row, and scratch, for blocks of m queries instead */
 const struct attn_convert *attn_plan_convert(int32_t dtype);
 struct attn_place          attn_plan_place(const struct attn_plan *plan, int64_t index);
+struct attn_place          attn_plan_next(const struct attn_plan *plan, int64_t index); /* the next one that has queries, or the last */
 
 /* task.c */
 /* A task in flight: the block, its rows and where its slot's scratch lies. */

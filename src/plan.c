@@ -177,6 +177,14 @@ struct attn_place attn_plan_place(const struct attn_plan *plan, int64_t index)
     return p;
 }
 
+struct attn_place attn_plan_next(const struct attn_plan *plan, int64_t index)
+{
+    struct attn_place p;
+    do p = attn_plan_place(plan, ++index);
+    while (index + 1 < plan->tasks && p.query >= attn_query_count(&plan->d, p.batch));
+    return p;
+}
+
 void attn_plan_rows(struct attn_plan *plan, int64_t m)
 {
     take_row(plan, m, 0);

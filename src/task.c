@@ -191,8 +191,8 @@ void attn_task_begin(struct attn_task *t, int64_t index)
     attn_in out = {.data = d->out.data, .dtype = d->out.dtype};
     memcpy(out.stride, d->out.stride, sizeof out.stride);
     t->ahead.list[ATTN_SOON_RESULTS] = soon(&out, t->batch, t->rows[0].head, t->query, t->queries, 0, d->value_dim);
-    if (index + 1 == t->plan->tasks) return;
-    const struct attn_place p = attn_plan_place(t->plan, index + 1);
+    if (index + 1 == t->plan->tasks || !t->block.m) return;
+    const struct attn_place p = attn_plan_next(t->plan, index);
     t->ahead.list[ATTN_SOON_QUERIES] = soon(&d->q, p.batch, p.head, p.query, p.queries, 0, d->dim);
     int64_t   from, to, end, high;
     const int same = p.batch == t->batch && p.group_head == t->group_head; /* then most of its keys are here */

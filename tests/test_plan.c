@@ -283,6 +283,23 @@ static void one_thread_stays_with_its_head(void **state)
     assert_int_equal(changes, 5);
 }
 
+/* What a task prepares for is the next one that has queries. */
+static void padding_is_passed_over(void **state)
+{
+    (void)state;
+    const int64_t counts[] = {60, 0, 120};
+    attn_desc     d = square(2, 1, 120, 120, 64);
+    d.batch = 3, d.query_count = counts;
+    const struct attn_plan plan = plan_of(&d);
+    for (int64_t task = 0; task + 1 < plan.tasks; task++) {
+        const struct attn_place next = attn_plan_next(&plan, task);
+        int64_t                 at = task + 1;
+        while (at + 1 < plan.tasks && attn_plan_place(&plan, at).query >= counts[attn_plan_place(&plan, at).batch]) at++;
+        const struct attn_place want = attn_plan_place(&plan, at);
+        assert_true(next.batch == want.batch && next.head == want.head && next.query == want.query);
+    }
+}
+
 /* ---- the shapes of the bench -------------------------------------------------------------------------------------------------------- */
 
 static void no_shape_of_the_bench_leaves_threads_idle(void **state)
@@ -374,6 +391,7 @@ int main(void)
         cmocka_unit_test(decoding_is_shared),
         cmocka_unit_test(longest_first),
         cmocka_unit_test(one_thread_stays_with_its_head),
+        cmocka_unit_test(padding_is_passed_over),
         cmocka_unit_test(no_shape_of_the_bench_leaves_threads_idle),
         cmocka_unit_test(huge_shapes_are_bounded),
         cmocka_unit_test(old_and_new_callers),
