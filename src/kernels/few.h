@@ -5,11 +5,9 @@
  * so the same bits; only the layouts are its own: q [row][dim], s and edit [row][ATTN_TILE], o [row][value_dim], where dim and value_dim are
  * rounded up to 16 (WIDE). Keys and values are read once for all rows of the block, which is what decoding waits for.
  */
-enum { FEW_ROWS = 8, FEW_AHEAD = 2048 }; /* bytes by which streamed values are fetched ahead */
+enum { FEW_ROWS = 8 };
 
 #define WIDE(n) (((n) + 15) / 16 * 16)
-
-/* ---- the two products ------------------------------------------------------------------------------------------------------------- */
 
 #define FEW_WIDTH(reads) ((reads) == ATTN_READ_AS_IS ? (int)sizeof(element) : 2)
 
@@ -19,18 +17,83 @@ FN FORCE const char *few_at(const void *from, int64_t at, int64_t reads)
     return (const char *)((uintptr_t)from + (uintptr_t)(at * FEW_WIDTH(reads)));
 }
 
-FN struct ahead few_ahead(const void *rows, int64_t first, int64_t step, int64_t n, int64_t channels, int64_t reads)
+/* ---- memory ahead ------------------------------------------------------------------------------------------------------------------- */
+
+/* Memory is what a few queries wait for, and must never be idle: for each line of keys or values that is read, one is fetched that will be read so much
+ * later. Fetches are spread evenly among what is computed, as only so many can be on their way, and need no branch of their own. They go on past the
+ * tile's end, to where the next tile or head is likely to lie; to fetch from an address that is none does no harm. Reading ahead instead wakes the
+ * hardware's prefetcher, but a read that is late holds up what follows. */
+enum few_way {
+    FEW_NONE,
+    FEW_FAR, /* into the second-level cache: rows that lie scattered, which may share few places of the first (1.15 to 1.4 times as fast) */
+    FEW_NEAR /* into the first: a stream, in the order of addresses */
+};
+
+/* Bytes: lines are fetched so far ahead, which leaves room for what is read in a first-level cache of 32 KiB, and one of each page so far, as to translate
+ * its address takes longer than to read it. */
+enum { FEW_AHEAD = 12288, FEW_PAGES = 65536, FEW_PAGE = 4096 };
+
+/* The next line; the following ones `step` bytes apart; the first one of the next column `turn` bytes after the last. */
+struct few_ahead {
+    uintptr_t    at, step, turn;
+    enum few_way way;
+};
+
+/* What is fetched while n rows are read, for the first query only. */
+FN struct few_ahead few_ahead(const void *rows, int64_t step, int64_t channels, int64_t n, int64_t reads, int64_t query)
 {
-    return ahead_make(few_at(rows, first * step, reads), step, n, channels, FEW_WIDTH(reads));
+    const uintptr_t at = (uintptr_t)rows, row = (uintptr_t)(step * FEW_WIDTH(reads));
+    if (query > 0 || channels == 0) return (struct few_ahead){at, 0, 0, FEW_NONE};
+    if (step == channels) return (struct few_ahead){at + FEW_AHEAD, 64, 0, FEW_NEAR};
+    return (struct few_ahead){at + (uintptr_t)(1 + FEW_AHEAD / (channels * FEW_WIDTH(reads))) * row, row, 64 - (uintptr_t)n * row, FEW_FAR};
 }
 
-/* 1 if keys and values are a stream each, read in the order of addresses. Memory is what a few queries wait for, and the hardware's own prefetcher, which
- * reaches farther ahead than software can with the few misses that the first-level cache keeps, follows only streams that are read. f16 is prefetched
- * all the same: its conversions take as long as memory, and a read that is late would hold them up. */
-FN int few_streams(const struct attn_block *b, const struct attn_tile *t)
+FN FORCE void few_fetch(uintptr_t at, const enum few_way way)
 {
-    return t->v && b->dim > 0 && b->value_dim > 0 && t->k_step == b->dim && t->v_step == b->value_dim;
+    if (way == FEW_NEAR) __builtin_prefetch((const void *)at, 0, 3);
+    if (way == FEW_FAR) __builtin_prefetch((const void *)at, 0, 2);
 }
+
+/* x[i]: a vector of row i, while as many lines are fetched, `way` a literal. Returns the row after them. */
+FN FORCE const char *few_take_rows(vec *x, const char *row, int64_t bytes, struct few_ahead *a, const enum few_way way)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        x[i] = v_load_any((const real *)(const void *)row);
+        row = (const char *)opaque((int64_t)(row + bytes)); /* one address, not sixteen on the stack */
+        few_fetch(a->at, way);
+        if (way != FEW_NONE) a->at += a->step;
+    }
+    return row;
+}
+
+FN FORCE const char *few_take(vec *x, const char *row, int64_t bytes, struct few_ahead *a, int fetches)
+{
+    if (fetches && a->way == FEW_NEAR) return few_take_rows(x, row, bytes, a, FEW_NEAR);
+    if (fetches && a->way == FEW_FAR) return few_take_rows(x, row, bytes, a, FEW_FAR);
+    return few_take_rows(x, row, bytes, a, FEW_NONE);
+}
+
+/* So many lines, a literal, that lie a->at bytes after `row`. */
+FN FORCE void few_fetch_row(const void *row, const struct few_ahead *a, const int lines)
+{
+    const uintptr_t at = (uintptr_t)row + a->at;
+    if (a->way == FEW_NEAR)
+#pragma GCC unroll 8
+        for (int i = 0; i < lines; i++) few_fetch(at + (uintptr_t)i * 64, FEW_NEAR);
+    else if (a->way == FEW_FAR)
+#pragma GCC unroll 8
+        for (int i = 0; i < lines; i++) few_fetch(at + (uintptr_t)i * 64, FEW_FAR);
+}
+
+/* One line of each page of a stream; scattered rows have few lines in each. */
+FN void few_fetch_pages(const void *rows, int64_t step, int64_t channels, int64_t n, int64_t reads)
+{
+    const uintptr_t at = (uintptr_t)rows + FEW_PAGES, bytes = step == channels ? (uintptr_t)(n * step * FEW_WIDTH(reads)) : 0;
+    for (uintptr_t i = 0; i < bytes; i += FEW_PAGE) few_fetch(at + i, FEW_FAR);
+}
+
+/* ---- the two products ------------------------------------------------------------------------------------------------------------- */
 
 #if PAIRS
 #include "few_pairs.h"
@@ -87,7 +150,7 @@ FN FORCE vec few_channel(const vec *x, const int i, const int reads)
 /* G times LANES keys against R queries, G, R and reads literals. n keys are there; those past the last repeat it. A lane holds one number or two of
  * 16 bits while keys are transposed. */
 FN FORCE void few_dots(const real *q, int64_t q_step, const void *k, int64_t step, int64_t n, int64_t dim, real rest, real *s,
-                       struct ahead *ahead, const int G, const int R, const int reads)
+                       struct few_ahead *ahead, const int G, const int R, const int reads)
 {
     (void)rest;
     const int     per = (int)sizeof(real) / FEW_WIDTH(reads);
@@ -104,17 +167,11 @@ FN FORCE void few_dots(const real *q, int64_t q_step, const void *k, int64_t ste
         for (int g = 0; g < G; g++) {
             if (some == LANES * per && n >= G * LANES) {
                 vec x[LANES];
-#pragma GCC unroll 16
-                for (int i = 0; i < LANES; i++) {
-                    x[i] = v_load_any((const real *)row);
-                    row = (const char *)opaque((int64_t)(row + bytes)); /* one address, not sixteen on the stack */
-                    if ((i + 1) * (int)sizeof(vec) % 128 == 0) fetch(ahead);
-                }
+                row = few_take(x, row, bytes, ahead, sizeof(vec) == 64 || c * FEW_WIDTH(reads) % 64 == 0);
                 few_transpose(x, reads);
 #pragma GCC unroll 32
                 for (int i = 0; i < LANES * per; i++) {
                     vec y = few_channel(x, i, reads);
-                    if (i % per == 0 && (i / per + 1) * (int)sizeof(vec) % 128 == 64) fetch(ahead);
 #pragma GCC unroll 4
                     for (int r = 0; r < R; r++) acc[g][r] = v_fma(v_set(q[r * q_step + c + i]), y, acc[g][r]);
                 }
@@ -131,6 +188,7 @@ FN FORCE void few_dots(const real *q, int64_t q_step, const void *k, int64_t ste
                 for (int r = 0; r < R; r++) acc[g][r] = v_fma(v_set(q[r * q_step + c + i]), y, acc[g][r]);
             }
         }
+        if ((c * FEW_WIDTH(reads) + (int)sizeof(vec)) % 64 == 0) ahead->at += ahead->turn;
     }
 #pragma GCC unroll 2
     for (int g = 0; g < G; g++)
@@ -140,7 +198,7 @@ FN FORCE void few_dots(const real *q, int64_t q_step, const void *k, int64_t ste
 
 /* acc over the keys of weight * value for R queries and W vectors of channels; hidden: a weight of -0 leaves its query out. */
 FN FORCE void few_sum(const real *p, const void *x, int64_t step, int64_t keys, real *o, int64_t o_step, const real *factor,
-                      struct ahead *ahead, const int R, const int W, const int hidden, const int reads)
+                      const struct few_ahead *ahead, const int R, const int W, const int hidden, const int reads)
 {
     vec acc[4][8];
 #pragma GCC unroll 4
@@ -151,10 +209,10 @@ FN FORCE void few_sum(const real *p, const void *x, int64_t step, int64_t keys, 
         vec weight[4];
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) weight[r] = v_set(p[r * ATTN_TILE + j]);
+        few_fetch_row(few_at(x, j * step, reads), ahead, (W * LANES * FEW_WIDTH(reads) + 63) / 64);
 #pragma GCC unroll 8
         for (int w = 0; w < W; w++) {
             vec y = few_read(few_at(x, j * step + w * LANES, reads), reads);
-            if (W == 1 || w * LANES * FEW_WIDTH(reads) % 64 == 0) fetch(ahead);
 #pragma GCC unroll 4
             for (int r = 0; r < R; r++) acc[r][w] = hidden ? v_fma_seen(weight[r], y, acc[r][w]) : v_fma(weight[r], y, acc[r][w]);
         }
@@ -171,20 +229,14 @@ FN FORCE void few_sum(const real *p, const void *x, int64_t step, int64_t keys, 
 FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int64_t r,
                              const int R, const int hidden, const int reads)
 {
-    const int64_t keys = to - from, dim = b->value_dim;
-    const real   *p = (const real *)b->s + r * ATTN_TILE + from;
-    const char   *x = few_at(t->v, from * t->v_step, reads);
-    real         *o = (real *)b->part.o + r * WIDE(dim);
-    int64_t       c = 0, at_once;
-    const int     streams = few_streams(b, t);
-    struct ahead  next = r == 0 ? few_ahead(t->k, ATTN_TILE, t->k_step, ATTN_TILE, b->dim, t->k_reads) : ahead_none(x);
+    const int64_t    keys = to - from, dim = b->value_dim;
+    const real      *p = (const real *)b->s + r * ATTN_TILE + from;
+    const char      *x = few_at(t->v, from * t->v_step, reads);
+    real            *o = (real *)b->part.o + r * WIDE(dim);
+    int64_t          c = 0, at_once;
+    struct few_ahead next = few_ahead(0, t->v_step, dim, keys, reads, r);
     for (; c + LANES <= dim; c += at_once * LANES) {
         at_once = R <= 2 && c + 8 * LANES <= dim ? 8 : c + 4 * LANES <= dim ? 4 : 1;
-        if (streams) {
-            next = few_ahead(few_at(x, c, reads), 1 + FEW_AHEAD / (at_once * LANES * FEW_WIDTH(reads)), t->v_step, keys, at_once * LANES,
-                             reads);
-            next.way = reads == ATTN_READ_F16 ? AHEAD_NEAR : AHEAD_FAR;
-        }
         if (at_once == 8)
             few_sum(p, few_at(x, c, reads), t->v_step, keys, o + c, WIDE(dim), factor + r, &next, R, R <= 2 ? 8 : 1, hidden, reads);
         else if (at_once == 4)
@@ -198,6 +250,7 @@ FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile 
         v_store(pad + j * LANES, few_bytes(few_at(x, j * t->v_step + c, reads), dim - c, reads));
         v_store(pad + j * LANES, few_read(pad + j * LANES, reads));
     }
+    next.way = FEW_NONE;
     few_sum(p, pad, LANES, keys, o + c, WIDE(dim), factor + r, &next, R, 1, hidden, ATTN_READ_AS_IS);
 }
 
@@ -214,30 +267,23 @@ FN void few_load(const struct attn_block *b, void *q, int64_t at, int64_t n, con
 }
 #endif
 
-/* Units of LANES keys or twice that: 32 bytes a key, and a single query, need two chains of products, as each waits for itself. While scores are made
- * of a unit of a stream, the next one, at last that of the first values, is read in order; else all values are fetched meanwhile. */
+/* Units of LANES keys or twice that: 32 bytes a key, and a single query, need two chains of products, as each waits for itself. */
 FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R,
                              const int reads)
 {
-    const int     G = R <= 2 && LANES * FEW_WIDTH(reads) < 64 ? 2 : 1, streams = few_streams(b, t);
+    const int     G = R <= 2 && LANES * FEW_WIDTH(reads) < 64 ? 2 : 1;
     const real   *q = (const real *)b->q + r * FEW_STEP(b->dim), rest = FEW_REST(b);
-    const int64_t step = FEW_STEP(b->dim), unit = G * LANES, lines = (b->dim * FEW_WIDTH(reads) + 63) / 64;
+    const int64_t step = FEW_STEP(b->dim), unit = G * LANES;
     real         *s = (real *)b->s + r * ATTN_TILE;
-    struct ahead  next = r == 0 && t->v ? few_ahead(t->v, from, t->v_step, to - from, b->value_dim, t->v_reads) : ahead_none(t->k);
-    for (int64_t j = streams && from < to ? from - unit : from, n; j < to; j += n) {
+    for (int64_t j = from, n; j < to; j += n) {
         const void *k = few_at(t->k, j * t->k_step, reads);
         n = to - j < unit ? LANES : unit;
-        if (streams) {
-            const int64_t left = to - j - n, values = to - from < n ? to - from : n;
-            if (left > 0)
-                next = few_ahead(t->k, j + n, t->k_step, left < n ? left : n, b->dim, reads);
-            else
-                next = few_ahead(t->v, from, t->v_step, values, b->value_dim, t->v_reads);
-            next.way = reads == ATTN_READ_F16 ? AHEAD_NEAR : AHEAD_READ;
+        struct few_ahead next = few_ahead(k, t->k_step, b->dim, n, reads, r);
+        if (r == 0) {
+            few_fetch_pages(k, t->k_step, b->dim, n, reads);
+            if (t->v) few_fetch_pages(few_at(t->v, j * t->v_step, t->v_reads), t->v_step, b->value_dim, n, t->v_reads);
         }
-        if (j < from)
-            for (int64_t i = 0; i < n * lines; i++) fetch(&next);
-        else if (n == unit)
+        if (n == unit)
             few_dots(q, step, k, t->k_step, to - j, b->dim, rest, s + j, &next, G, R, reads);
         else
             few_dots(q, step, k, t->k_step, to - j, b->dim, rest, s + j, &next, 1, R, reads);
@@ -293,7 +339,7 @@ FN void few_score(const struct attn_block *b, const struct attn_tile *t, int64_t
 /* Two rows at once have registers for whole values, which are then read in the order of addresses; four read or convert them once. */
 FN void few_values(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int hidden)
 {
-    const int64_t most = few_streams(b, t) && t->v_reads == ATTN_READ_AS_IS && b->value_dim >= 8 * LANES ? 2 : 4;
+    const int64_t most = t->v_step == b->value_dim && t->v_reads == ATTN_READ_AS_IS && b->value_dim >= 8 * LANES ? 2 : 4;
     for (int64_t r = 0, n; r < b->m; r += n) {
         n = b->m - r < most ? b->m - r : most;
         few_value_by[t->v_reads][n - 1](b, t, from, to, factor, r, hidden);
@@ -357,18 +403,26 @@ FN int few_weigh(const struct attn_block *b, int64_t r, int64_t from, int64_t to
     return hidden;
 }
 
-/* Rows r .. r + 3 together: each sum is a chain that waits for itself. Rows that do not exist are not stored. */
-FN void few_totals(const struct attn_block *b, int64_t r, int64_t from, int64_t to, const real *factor)
+/* R rows together, as each sum is a chain that waits for itself: one alone is short enough for the CPU to go on to its values meanwhile. */
+FN FORCE void few_total_rows(const struct attn_block *b, int64_t r, int64_t from, int64_t to, const real *factor, const int R)
 {
     const real *s = (const real *)b->s + r * ATTN_TILE;
     real        total[4] = {0}, lanes[LANES] __attribute__((aligned(64)));
+#pragma GCC unroll 8
     for (int64_t j = from; j < to; j++)
-        for (int i = 0; i < 4; i++) total[i] += s[i * ATTN_TILE + j];
-    for (int64_t i = 0; i < 4 && r + i < b->m; i++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < R; i++) total[i] += s[i * ATTN_TILE + j];
+    for (int64_t i = 0; i < R && r + i < b->m; i++) {
         real *sum = (real *)b->part.sum + r + i;
         v_store(lanes, v_fma(v_set(*sum), v_set(factor[r + i]), v_set(total[i])));
         *sum = lanes[0];
     }
+}
+
+FN void few_totals(const struct attn_block *b, int64_t from, int64_t to, const real *factor)
+{
+    if (b->m == 1) few_total_rows(b, 0, from, to, factor, 1);
+    for (int64_t r = 0; b->m > 1 && r < b->m; r += 4) few_total_rows(b, r, from, to, factor, 4); /* what does not exist is not stored */
 }
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
@@ -426,7 +480,7 @@ FN void few_step(const struct attn_block *b, const struct attn_tile *t)
         if (edited) few_edit(b, t, ATTN_UPTO_BIASED, r, from, to);
         hidden |= few_weigh(b, r, from, to, factor);
     }
-    for (int64_t r = 0; r < b->m; r += 4) few_totals(b, r, from, to, factor);
+    few_totals(b, from, to, factor);
     for (int64_t r = 0; r < b->m; r++) {
         if (t->drop) few_drop(b, t, r, from, to);
         few_take_weights(b, r, from, to);

@@ -10,7 +10,7 @@
 
 /* G times LANES keys against R queries, G and R literals. */
 FN FORCE void few_dots(const real *q, int64_t q_step, const void *keys, int64_t step, int64_t n, int64_t dim, real rest, real *s,
-                       struct ahead *ahead, const int G, const int R, const int reads)
+                       struct few_ahead *ahead, const int G, const int R, const int reads)
 {
     const element *k = keys;
     vec            acc[2][4];
@@ -20,22 +20,21 @@ FN FORCE void few_dots(const real *q, int64_t q_step, const void *keys, int64_t 
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) acc[g][r] = v_set(0);
     for (int64_t c = 0; c < dim; c += 2 * LANES, q += LANES) {
+        const char *row = few_at(k, c, reads);
 #pragma GCC unroll 2
         for (int g = 0; g < G; g++) {
             vec x[LANES];
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) {
-                x[i] = v_some(k + (g * LANES + i < n ? g * LANES + i : n - 1) * step + c, dim - c);
-                if (i % 2) fetch(ahead);
-            }
+            if (dim - c >= 2 * LANES && n >= G * LANES)
+                row = few_take(x, row, step * FEW_WIDTH(reads), ahead, 1);
+            else
+                for (int i = 0; i < LANES; i++) x[i] = v_some(k + (g * LANES + i < n ? g * LANES + i : n - 1) * step + c, dim - c);
             v_transpose(x);
-#pragma GCC unroll 8
-            for (int i = 0; i < LANES / 2; i++) fetch(ahead);
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++)
 #pragma GCC unroll 4
                 for (int r = 0; r < R; r++) acc[g][r] = v_dot(v_unit((const element *)(q + r * q_step + i)), x[i], acc[g][r]);
         }
+        ahead->at += ahead->turn;
     }
 #pragma GCC unroll 2
     for (int g = 0; g < G; g++)
@@ -45,7 +44,7 @@ FN FORCE void few_dots(const real *q, int64_t q_step, const void *keys, int64_t 
 
 /* W times 2 LANES channels for R queries, over `keys` keys from an even one on; hidden: a weight of -0 leaves its query out. */
 FN FORCE void few_sum(const element *p, const element *x, int64_t step, int64_t keys, int64_t some, real *o, int64_t o_step,
-                      const real *factor, struct ahead *ahead, const int R, const int W, const int hidden)
+                      const real *factor, const struct few_ahead *ahead, const int R, const int W, const int hidden)
 {
     vec acc[FEW_ROWS][8];
 #pragma GCC unroll 8
@@ -56,10 +55,11 @@ FN FORCE void few_sum(const element *p, const element *x, int64_t step, int64_t 
         vec y[8];
 #pragma GCC unroll 4
         for (int w = 0; w < W; w++) {
+            few_fetch_row(x + j * step + 2 * w * LANES, ahead, 1);
+            few_fetch_row(x + (j + 1) * step + 2 * w * LANES, ahead, 1);
             vec even = v_some(x + j * step + 2 * w * LANES, some - 2 * w * LANES), odd = v_set(0);
             if (j + 1 < keys) odd = v_some(x + (j + 1) * step + 2 * w * LANES, some - 2 * w * LANES);
             v_zip(even, odd, &y[2 * w], &y[2 * w + 1]);
-            fetch(ahead), fetch(ahead);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
@@ -82,13 +82,12 @@ FN FORCE void few_sum(const element *p, const element *x, int64_t step, int64_t 
 FN FORCE void few_value_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, const real *factor, int64_t r,
                              const int R, const int hidden, const int reads)
 {
-    const int      most = R <= 2 ? 4 : R <= 4 ? 2 : 1;
-    const int64_t  keys = to - from, dim = b->value_dim;
-    const element *p = (const element *)((const real *)b->s + r * ATTN_TILE) + from, *x = (const element *)t->v + from * t->v_step;
-    real          *o = (real *)b->part.o + r * WIDE(dim);
-    int64_t        c = 0;
-    struct ahead   next = r == 0 ? few_ahead(t->k, ATTN_TILE, t->k_step, ATTN_TILE, b->dim, reads) : ahead_none(x);
-    if (few_streams(b, t)) next = few_ahead(x, 1 + FEW_AHEAD / (dim * FEW_WIDTH(reads)), t->v_step, keys, dim, reads);
+    const int              most = R <= 2 ? 4 : R <= 4 ? 2 : 1;
+    const int64_t          keys = to - from, dim = b->value_dim;
+    const element         *p = (const element *)((const real *)b->s + r * ATTN_TILE) + from, *x = (const element *)t->v + from * t->v_step;
+    real                  *o = (real *)b->part.o + r * WIDE(dim);
+    int64_t                c = 0;
+    const struct few_ahead next = few_ahead(0, t->v_step, dim, keys, reads, r);
     for (; c + 2 * most * LANES <= dim; c += 2 * most * LANES)
         few_sum(p, x + c, t->v_step, keys, 2 * most * LANES, o + c, WIDE(dim), factor + r, &next, R, most, hidden);
     for (; c < dim; c += 2 * LANES) few_sum(p, x + c, t->v_step, keys, dim - c, o + c, WIDE(dim), factor + r, &next, R, 1, hidden);

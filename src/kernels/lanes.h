@@ -130,51 +130,6 @@ FN FORCE int not_zero(vec x)
     return v_any(v_eq(v_pick(v_eq(x, zero), zero, one), one));
 }
 
-/* ---- memory ahead ------------------------------------------------------------------------------------------------------------------- */
-
-/* Rows that will be read next: fetched a line at a time while something else is computed, so that memory is never idle. */
-enum ahead_way {
-    AHEAD_FAR,  /* into the second-level cache: what is wanted later, or lies scattered */
-    AHEAD_NEAR, /* into the first: what is wanted next */
-    AHEAD_READ /* by reading; rows must be there. The hardware's own prefetcher follows best, but what is computed waits when it is late. */
-};
-struct ahead {
-    uintptr_t      at, end; /* the next line, the end of its row */
-    uintptr_t      line, gap, row;
-    int64_t        rows; /* rows left */
-    enum ahead_way way;
-};
-
-FN FORCE struct ahead ahead_make(const void *from, int64_t step, int64_t rows, int64_t channels, int64_t width)
-{
-    struct ahead a = {(uintptr_t)from, 0, 64, 0, (uintptr_t)step * (uintptr_t)width, rows, AHEAD_FAR};
-    a.end = a.at + (uintptr_t)(channels * width);
-    a.gap = a.row - (uintptr_t)((channels * width + 63) / 64 * 64);
-    return a;
-}
-
-FN FORCE struct ahead ahead_none(const void *anything)
-{
-    return (struct ahead){(uintptr_t)anything, UINTPTR_MAX, 0, 0, 0, 0, AHEAD_FAR};
-}
-
-/* To prefetch an address that is none does no harm. */
-FN FORCE void fetch(struct ahead *a)
-{
-    if (a->way == AHEAD_READ)
-        (void)*(const volatile char *)a->at;
-    else if (a->way == AHEAD_NEAR)
-        __builtin_prefetch((const void *)a->at, 0, 3);
-    else
-        __builtin_prefetch((const void *)a->at, 0, 2);
-    a->at += a->line;
-    if (a->at < a->end) return;
-    if (--a->rows > 0)
-        a->at += a->gap, a->end += a->row;
-    else
-        a->at -= a->line, a->line = 0, a->end = UINTPTR_MAX;
-}
-
 /* ---- scores ----------------------------------------------------------------------------------------------------------------------- */
 
 /* x * factor, the factor in two parts, so that the product is rounded once. A finite number stays finite, as it times a key of 0 is 0. */
