@@ -74,7 +74,7 @@ struct attn_ahead {
     struct attn_soon  list[ATTN_SOON_LISTS];
 };
 
-/* A block of queries; m <= rows of them are real, the other lanes may hold anything finite. */
+/* A block of queries; m <= rows of them are real, the other lanes may hold anything finite, and see what row m - 1 does. */
 struct attn_block {
     int64_t            m, dim, value_dim;
     const void        *q;

@@ -190,12 +190,13 @@ static int none_added(const void *const *add, int64_t m, int64_t keys, int64_t r
     return 1;
 }
 
-/* low and high of the tile, per row, as the kernel's reals */
+/* low and high of the tile, per row, as the kernel's reals; its lanes behind the last row repeat it */
 static void put_range(const struct attn_plan *plan, const struct attn_row *rows, int64_t m, int64_t first, int64_t keys, void *low,
                       void *high)
 {
     for (int64_t r = 0; r < plan->kernel->rows; r++) {
-        int64_t from = r < m ? rows[r].low - first : 0, to = r < m ? rows[r].high - first : 0;
+        const struct attn_row *row = &rows[r < m ? r : m - 1];
+        int64_t                from = row->low - first, to = row->high - first;
         from = from < 0 ? 0 : from > keys ? keys : from;
         to = to < 0 ? 0 : to > keys ? keys : to;
         if (plan->kernel->real_bytes == 4)

@@ -185,6 +185,14 @@ FN void careful_query(const struct attn_gradient_block *g, const struct attn_til
         }
 }
 
+FN void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int nv, int64_t from, int64_t to,
+                       int hides)
+{
+    struct stairs s;
+    even_stairs(&s, v0, nv, from, to);
+    value_stairs(b, t, factor, &s, hides);
+}
+
 FN void gradient_query(const struct attn_gradient_block *g, const struct attn_tile *t)
 {
     struct piece      list[PIECES];
@@ -199,7 +207,7 @@ FN void gradient_query(const struct attn_gradient_block *g, const struct attn_ti
         if (careful)
             careful_query(g, t, &list[i]);
         else
-            value_channels(&b, &keys, one + list[i].v0 * LANES, list[i].v0, list[i].nv, list[i].from, list[i].to, 0);
+            value_channels(&b, &keys, one, list[i].v0, list[i].nv, list[i].from, list[i].to, 0);
 }
 
 /* ---- sums over queries ----------------------------------------------------------------------------------------------------------------- */

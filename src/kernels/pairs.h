@@ -58,44 +58,47 @@ static FORCE const element *pick_row(const element *k, const element *k4, int64_
     return i % 4 == 3 ? at + step3 : at + i % 4 * step;
 }
 
-/* The weight of a score that lacks the factor twice / 2. */
-FN FORCE vec weigh_score(const real *c, vec acc, vec twice, vec ref, struct edits edits, const int v, const int i, const enum edit_way way)
+/* The weight of a score that lacks the factor twice / 2; h: what a hidden one has. */
+FN FORCE vec weigh_score(const real *c, const real *h, vec acc, vec twice, vec ref, const struct edits *edits, const int v, const int i,
+                         const enum edit_way way)
 {
     vec x = times(acc, twice);
-    if (way == EDIT_NOTHING) return exp2_any(c, v_sub(x, ref));
-    if (way == EDIT_HIDES) return v_pick(unseen(edits, v, i), v_set(-(real)0.0), exp2_any(c, v_sub(x, ref)));
-    const vec add = v_load(edits.add + i * ROWS + v * LANES);
-    return v_pick(v_eq(add, v_set(-(real)INFINITY)), v_set(-(real)0.0), exp2_any(c, v_sub(v_fma(add, v_set(2), x), ref)));
+    if (way != EDIT_ADDS) return pick_seen(edits, way, v, i, exp2_any(c, v_sub(x, ref)), v_set(*h));
+    const vec add = v_load(edits->add + i * ROWS + v * LANES);
+    return v_pick(v_eq(add, v_set(-(real)INFINITY)), v_set(*h), exp2_any(c, v_sub(v_fma(add, v_set(2), x), ref)));
 }
 
 /* Scores in registers to weights, see products.h; scores and references are doubled here, as exp2_any() wants them. */
-FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real rest, real *s, const int nk, const int nv, struct totals *totals,
+FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real rest, real *s, int v0, const int nk, const int nv, struct totals *totals,
                           const enum edit_way way)
 {
     const vec   twice = v_set(2 * rest);
-    const real *c = exp2_c[0];
-    __asm__("" : "+r"(c)); /* constants are loaded here and not before the loop, where they would push accumulators out of registers */
+    const real *c = exp2_c[0], *h = &hidden_weight;
+    __asm__(""
+            : "+r"(c),
+              "+r"(h)); /* constants are loaded here and not before the loop, where they would push accumulators out of registers */
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) {
-        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
+        const int lane = (v0 + v) * LANES;
+        vec       ref = v_load(totals->ref + lane), sum = v_load(totals->sum + lane);
         ref = v_add(ref, ref);
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i += 2) {
-            vec even = weigh_score(c, acc[i][v], twice, ref, edits, v, i, way), odd = v_set(0);
+            vec even = weigh_score(c, h, acc[i][v], twice, ref, &edits, v, i, way), odd = v_set(0);
             sum = v_add(sum, even);
             if (i + 1 < nk) {
-                odd = weigh_score(c, acc[i + 1][v], twice, ref, edits, v, i + 1, way);
+                odd = weigh_score(c, h, acc[i + 1][v], twice, ref, &edits, v, i + 1, way);
                 sum = v_add(sum, odd);
             }
             v_store(s + i / 2 * ROWS + v * LANES, v_pair(even, odd));
         }
-        v_store(totals->sum + v * LANES, sum);
+        v_store(totals->sum + lane, sum);
     }
 }
 
 /* nk keys against nv vectors of queries; see products.h. */
-FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t dim, real rest, real *s, const int nk, const int nv,
-                          struct totals *totals, struct edits edits, struct attn_ahead *ahead)
+FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t dim, real rest, real *s, int v0, const int nk,
+                          const int nv, struct totals *totals, struct edits edits, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
     clear(acc, nk, nv);
@@ -130,11 +133,13 @@ FN FORCE void score_block(const real *q, const element *k, int64_t step, int64_t
         return;
     }
     if (edits.add)
-        weigh_block(acc, edits, rest, s, nk, nv, totals, EDIT_ADDS);
+        weigh_block(acc, edits, rest, s, v0, nk, nv, totals, EDIT_ADDS);
     else if (edits.seen)
-        weigh_block(acc, edits, rest, s, nk, nv, totals, EDIT_HIDES);
+        weigh_block(acc, edits, rest, s, v0, nk, nv, totals, EDIT_HIDES);
+    else if (edits.low)
+        weigh_block(acc, edits, rest, s, v0, nk, nv, totals, EDIT_RANGES);
     else
-        weigh_block(acc, edits, rest, s, nk, nv, totals, EDIT_NOTHING);
+        weigh_block(acc, edits, rest, s, v0, nk, nv, totals, EDIT_NOTHING);
 }
 
 /* Whether vector v may keep its reference: no score is so much larger that its weight, and so the sum, is 2^16; and twice the reference is a number.
@@ -154,14 +159,18 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
     const real       *q = (const real *)b->q + v0 * LANES, rest = split_factor(b->factor).rest;
     real             *s = (real *)b->s + v0 * LANES;
     const int64_t     slow = totals ? 2 : 1;
+    const int         ranged = totals && totals->ranged;
     struct attn_ahead ahead = ahead_take(b);
     int64_t           j = from;
     for (; j + NB <= to; j += NB)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, NB, nv, totals, edits_of(t, v0, j, NB), &ahead);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, v0, NB, nv, totals, edits_of(t, v0, j, NB, ranged),
+                    &ahead);
     for (; j + 2 <= to; j += 2)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 2, nv, totals, edits_of(t, v0, j, 2), &ahead);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, v0, 2, nv, totals, edits_of(t, v0, j, 2, ranged),
+                    &ahead);
     if (j < to)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, 1, nv, totals, edits_of(t, v0, j, 1), &ahead);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, rest, s + j / slow * ROWS, v0, 1, nv, totals, edits_of(t, v0, j, 1, ranged),
+                    &ahead);
     ahead_leave(b, &ahead);
 }
 
@@ -219,47 +228,48 @@ FN void take_weights(const struct attn_block *b, int v, int64_t from, int64_t to
     }
 }
 
-FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
-                         const int hidden, struct attn_ahead *ahead)
+/* from is even, or the end of all keys. */
+FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int v0,
+                         const int nv, const int hidden, struct attn_ahead *ahead)
 {
-    for (int64_t j = from; j < to; j++) {
+    for (int64_t j = (from + 1) / 2; j < (to + 1) / 2; j++) {
         vec w[NV];
         fetch_soon(ahead);
 #pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) w[v] = v_load(p + j * ROWS + v * LANES);
+        for (int v = 0; v < nv; v++) w[v] = v_load(p + j * ROWS + (v0 + v) * LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < nd; i++) {
             vec y = v_unit((const element *)(x + j * step + i));
 #pragma GCC unroll 4
-            for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_dot_seen(w[v], y, acc[i][v]) : v_dot(w[v], y, acc[i][v]);
+            for (int v = 0; v < nv; v++) acc[i][v0 + v] = hidden ? v_dot_seen(w[v], y, acc[i][v0 + v]) : v_dot(w[v], y, acc[i][v0 + v]);
         }
     }
 }
 
 /* nd channels: o = o * factor + sum over the pairs of weight * value. */
-FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t from, int64_t to, int hides, const real *factor, real *o,
+FN FORCE void value_block(const real *p, const real *x, int64_t step, const struct stairs *s, int hides, const real *factor, real *o,
                           const int nd, const int nv, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
     clear(acc, nd, nv);
     if (hides)
-        sum_values(acc, p, x, step, from, to, nd, nv, 1, ahead);
+        sum_stairs(acc, p, x, step, s, nd, nv, 1, ahead);
     else
-        sum_values(acc, p, x, step, from, to, nd, nv, 0, ahead);
+        sum_stairs(acc, p, x, step, s, nd, nv, 0, ahead);
     add_sums(acc, factor, o, nd, nv);
 }
 
-FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
-                        int64_t to, int hides)
+FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, const struct stairs *s, const int nv,
+                        int hides)
 {
-    const real   *x = t->pack->at, *p = (const real *)b->s + v0 * LANES;
-    real         *o = (real *)b->part.o + v0 * LANES;
-    const int64_t step = UNITS_WIDE(b->value_dim);
-    int64_t       c = 0;
-    from /= 2, to = (to + 1) / 2;
+    const real       *x = t->pack->at, *p = (const real *)b->s + s->v0 * LANES;
+    real             *o = (real *)b->part.o + s->v0 * LANES;
+    const int64_t     step = UNITS_WIDE(b->value_dim);
+    int64_t           c = 0;
     struct attn_ahead ahead = ahead_take(b);
-    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, step, from, to, hides, factor, o + c * ROWS, NB, nv, &ahead);
-    for (; c < b->value_dim; c++) value_block(p, x + c, step, from, to, hides, factor, o + c * ROWS, 1, nv, &ahead);
+    factor += s->v0 * LANES;
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, step, s, hides, factor, o + c * ROWS, NB, nv, &ahead);
+    for (; c < b->value_dim; c++) value_block(p, x + c, step, s, hides, factor, o + c * ROWS, 1, nv, &ahead);
     ahead_leave(b, &ahead);
 }
 

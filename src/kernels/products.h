@@ -49,17 +49,19 @@ FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const 
 
 /* Scores in registers to weights against the reference of totals. What hides a score hides NaN and infinity too: where that is added to -inf, NaN in
  * the sum sends the tile the other way, and where a byte hides it, so does an infinite one. */
-FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real *s, const int nk, const int nv, struct totals *totals,
+FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real *s, int v0, const int nk, const int nv, struct totals *totals,
                           const enum edit_way way)
 {
     const vec   hide = v_set(-(real)INFINITY);
-    const real *c = exp2_c[0];
+    const real *c = exp2_c[0], *h = &hidden_weight;
     __asm__(""
-            : "+r"(c)); /* the coefficients are loaded here and not before the loop, where they would push accumulators out of registers */
+            : "+r"(c),
+              "+r"(h)); /* the coefficients are loaded here and not before the loop, where they would push accumulators out of registers */
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++) {
-        vec ref = v_load(totals->ref + v * LANES), sum = v_load(totals->sum + v * LANES);
-        vec most = v_load(totals->largest + v * LANES), least = v_load(totals->least + v * LANES);
+        const int lane = (v0 + v) * LANES;
+        vec       ref = v_load(totals->ref + lane), sum = v_load(totals->sum + lane);
+        vec       most = v_load(totals->largest + lane), least = v_load(totals->least + lane);
 #pragma GCC unroll 16
         for (int i = 0; i < nk; i++) {
             const int at = i * ROWS + v * LANES;
@@ -68,25 +70,25 @@ FN FORCE void weigh_block(vec (*acc)[NV], struct edits edits, real *s, const int
             vec p = exp2_any(c, v_add(t, t));
 #else
             vec p = exp2_by(c, t, v_set(0));
-            most = v_max(way == EDIT_HIDES ? v_pick(unseen(edits, v, i), hide, x) : x, most);
+            most = v_max(pick_seen(&edits, way, v, i, x, hide), most);
 #endif
             if (way == EDIT_ADDS)
-                p = v_pick(v_eq(x, hide), v_set(-(real)0.0), p);
+                p = v_pick(v_eq(x, hide), v_set(*h), p);
             else
                 least = v_min(x, least);
-            if (way == EDIT_HIDES) p = v_pick(unseen(edits, v, i), v_set(-(real)0.0), p);
+            p = pick_seen(&edits, way, v, i, p, v_set(*h));
             sum = v_add(sum, p);
             v_store(s + at, p);
         }
-        v_store(totals->largest + v * LANES, most);
-        v_store(totals->least + v * LANES, least);
-        v_store(totals->sum + v * LANES, sum);
+        v_store(totals->largest + lane, most);
+        v_store(totals->least + lane, least);
+        v_store(totals->sum + lane, sum);
     }
 }
 
 /* nk keys against nv vectors of queries; nk and nv are literals where this is called, so that acc stays in registers. With totals, scores become
  * weights while they are there. */
-FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, const int nk, const int nv,
+FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t dim, real *s, int v0, const int nk, const int nv,
                           struct totals *totals, struct edits edits, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
@@ -110,11 +112,13 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
         return;
     }
     if (edits.add)
-        weigh_block(acc, edits, s, nk, nv, totals, EDIT_ADDS);
+        weigh_block(acc, edits, s, v0, nk, nv, totals, EDIT_ADDS);
     else if (edits.seen)
-        weigh_block(acc, edits, s, nk, nv, totals, EDIT_HIDES);
+        weigh_block(acc, edits, s, v0, nk, nv, totals, EDIT_HIDES);
+    else if (edits.low)
+        weigh_block(acc, edits, s, v0, nk, nv, totals, EDIT_RANGES);
     else
-        weigh_block(acc, edits, s, nk, nv, totals, EDIT_NOTHING);
+        weigh_block(acc, edits, s, v0, nk, nv, totals, EDIT_NOTHING);
 }
 
 /* Keys from .. to - 1 of the tile, nv vectors from vector v0 on. */
@@ -123,31 +127,32 @@ FN FORCE void score_any(const struct attn_block *b, const struct attn_tile *t, i
 {
     const real       *k = t->k, *q = (const real *)b->q + v0 * LANES;
     real             *s = (real *)b->s + v0 * LANES;
+    const int         ranged = totals && totals->ranged;
     int64_t           j = from;
     struct attn_ahead ahead = ahead_take(b);
     for (; j + NB <= to; j += NB)
-        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, NB, nv, totals, edits_of(t, v0, j, NB), &ahead);
-    for (; j < to; j++) score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, 1, nv, totals, edits_of(t, v0, j, 1), &ahead);
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, v0, NB, nv, totals, edits_of(t, v0, j, NB, ranged), &ahead);
+    for (; j < to; j++)
+        score_block(q, k + j * t->k_step, t->k_step, b->dim, s + j * ROWS, v0, 1, nv, totals, edits_of(t, v0, j, 1, ranged), &ahead);
     ahead_leave(b, &ahead);
 }
 
-FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real **x, const int nd, const int nv, const int hidden)
+FN FORCE void sum_key(vec (*acc)[NV], const real *p, const real **x, const int nd, const int v0, const int nv, const int hidden)
 {
     vec w[NV];
 #pragma GCC unroll 4
-    for (int v = 0; v < nv; v++) w[v] = v_load(p + v * LANES);
+    for (int v = 0; v < nv; v++) w[v] = v_load(p + (v0 + v) * LANES);
 #pragma GCC unroll 16
     for (int i = 0; i < nd; i++) {
         vec y = v_set((*x)[i]);
 #pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) acc[i][v] = hidden ? v_fma_seen(w[v], y, acc[i][v]) : v_fma(w[v], y, acc[i][v]);
-        if (!hidden) IN_TURN(*x, y, acc[i][nv - 1]);
+        for (int v = 0; v < nv; v++) acc[i][v0 + v] = hidden ? v_fma_seen(w[v], y, acc[i][v0 + v]) : v_fma(w[v], y, acc[i][v0 + v]);
+        if (!hidden) IN_TURN(*x, y, acc[i][v0 + nv - 1]);
     }
 }
 
-/* acc += weight * value over the keys from .. to - 1; hidden: lanes with weight -0 are left out. */
-FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int nv,
-                         const int hidden, struct attn_ahead *ahead)
+FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int v0,
+                         const int nv, const int hidden, struct attn_ahead *ahead)
 {
     int64_t left = to - from;
     p += from * ROWS, x += from * step;
@@ -155,10 +160,10 @@ FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t s
         fetch_soon(ahead);
         for (int64_t i = 0; i < AT_ONCE; i++, p += ROWS, x += step) {
             p = (const real *)opaque((int64_t)p);
-            sum_key(acc, p, &x, nd, nv, hidden);
+            sum_key(acc, p, &x, nd, v0, nv, hidden);
         }
     }
-    for (; left > 0; left--, p += ROWS, x += step) sum_key(acc, p, &x, nd, nv, hidden);
+    for (; left > 0; left--, p += ROWS, x += step) sum_key(acc, p, &x, nd, v0, nv, hidden);
 }
 
 /* Is any of the sums infinite or NaN? */
@@ -179,28 +184,29 @@ FN FORCE int wild(vec (*acc)[NV], const int n, const int nv)
 
 /* nd channels: o = o * factor + sum over the keys of weight * value. hides: there may be weights of -0. They do no harm, as 0 times a value is 0, unless
  * the value is infinite or NaN: then so is the sum, and it is taken again without them. */
-FN FORCE void value_block(const real *p, const real *x, int64_t step, int64_t from, int64_t to, int hides, const real *factor, real *o,
+FN FORCE void value_block(const real *p, const real *x, int64_t step, const struct stairs *s, int hides, const real *factor, real *o,
                           const int nd, const int nv, struct attn_ahead *ahead)
 {
     vec acc[NB][NV];
     clear(acc, nd, nv);
-    sum_values(acc, p, x, step, from, to, nd, nv, 0, ahead);
+    sum_stairs(acc, p, x, step, s, nd, nv, 0, ahead);
     if (hides && wild(acc, nd, nv)) {
         clear(acc, nd, nv);
-        sum_values(acc, p, x, step, from, to, nd, nv, 1, ahead);
+        sum_stairs(acc, p, x, step, s, nd, nv, 1, ahead);
     }
     add_sums(acc, factor, o, nd, nv);
 }
 
-FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, const int nv, int64_t from,
-                        int64_t to, int hides)
+FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, const real *factor, const struct stairs *s, const int nv,
+                        int hides)
 {
-    const real       *x = t->v, *p = (const real *)b->s + v0 * LANES;
-    real             *o = (real *)b->part.o + v0 * LANES;
+    const real       *x = t->v, *p = (const real *)b->s + s->v0 * LANES;
+    real             *o = (real *)b->part.o + s->v0 * LANES;
     int64_t           c = 0;
     struct attn_ahead ahead = ahead_take(b);
-    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, from, to, hides, factor, o + c * ROWS, NB, nv, &ahead);
-    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, from, to, hides, factor, o + c * ROWS, 1, nv, &ahead);
+    factor += s->v0 * LANES;
+    for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, s, hides, factor, o + c * ROWS, NB, nv, &ahead);
+    for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, s, hides, factor, o + c * ROWS, 1, nv, &ahead);
     ahead_leave(b, &ahead);
 }
 

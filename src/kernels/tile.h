@@ -53,12 +53,28 @@ struct totals {
     real largest[ROWS] __attribute__((aligned(64)));
     real least[ROWS] __attribute__((aligned(64)));
     real sum[ROWS] __attribute__((aligned(64)));
+    int  ranged; /* are some keys hidden by position? */
 };
 
 /* Keys from .. to - 1 of a tile, of which every lane sees those from clear to clear_end - 1. */
 struct stretch {
     int64_t from, clear, clear_end, to;
 };
+
+/* What n vectors of queries, from v0 on, see of a tile: the first keys of each, ascending, then their ends, ascending, so that all vectors see the keys
+ * in the middle. Where queries see more or less by position, one vector after the other comes in before and leaves behind: a diagonal costs half. Keys
+ * are rounded to multiples of 8, what a vector does not see is hidden from it. Of the keys from clear to clear_end - 1 none is. */
+struct stairs {
+    int     v0, n;
+    int64_t edge[2 * NV], clear[NV], clear_end[NV];
+};
+
+/* Step k of them, of 2 n - 1: from edge k to the next, vectors from .. to - 1, counted from v0. */
+static FORCE void step_vectors(int k, const int n, int *from, int *to)
+{
+    *from = k < n ? 0 : k - n + 1;
+    *to = k < n ? k + 1 : n;
+}
 
 /* Keeps the compiler from computing x again, or earlier. */
 static FORCE int64_t opaque(int64_t x)
@@ -110,22 +126,24 @@ FN FORCE void add_sums(vec (*acc)[NV], const real *factor, real *o, const int n,
         }
 }
 
-/* What edits the scores of a block of keys, from its first key and vector on: numbers to add or the tile's bytes, of which the first key's is number
- * `byte` of its real. */
+/* What edits the scores of a block of keys, from its first key and vector on: numbers to add, the tile's bytes, of which the first key's is number `byte`
+ * of its real, or the positions that see them. */
 struct edits {
-    const real *add, *seen;
+    const real *add, *seen, *low, *high;
+    int64_t     key;
     int         byte;
 };
-enum edit_way { EDIT_NOTHING, EDIT_ADDS, EDIT_HIDES };
+enum edit_way { EDIT_NOTHING, EDIT_ADDS, EDIT_HIDES, EDIT_RANGES };
 enum { KEYS_PER_REAL = sizeof(real) }; /* of bytes */
 
-/* nk keys from key j on, a multiple of nk; the compiler knows `byte` where it can. */
-static FORCE struct edits edits_of(const struct attn_tile *t, int v0, int64_t j, const int nk)
+/* nk keys from key j on, a multiple of nk; the compiler knows `byte` where it can. Ranges come alone. */
+static FORCE struct edits edits_of(const struct attn_tile *t, int v0, int64_t j, const int nk, int ranged)
 {
-    struct edits e = {0, 0, 0};
+    struct edits e = {.key = j};
     if (t->edit) e.add = (const real *)t->edit + j * ROWS + v0 * LANES;
     if (t->seen) e.seen = (const real *)t->seen + j / KEYS_PER_REAL * ROWS + v0 * LANES;
     if (nk % KEYS_PER_REAL != 0) e.byte = (int)(j % KEYS_PER_REAL);
+    if (ranged) e.low = (const real *)t->low + v0 * LANES, e.high = (const real *)t->high + v0 * LANES;
     return e;
 }
 
@@ -133,6 +151,34 @@ static FORCE struct edits edits_of(const struct attn_tile *t, int v0, int64_t j,
 FN FORCE mask unseen(struct edits e, int v, int i)
 {
     return v_no_byte(v_load(e.seen + (e.byte + i) / KEYS_PER_REAL * ROWS + v * LANES), (e.byte + i) % KEYS_PER_REAL);
+}
+
+/* yes, or no where bytes or positions hide the block's key i from vector v. */
+FN FORCE vec pick_seen(const struct edits *e, const enum edit_way way, const int v, const int i, vec yes, vec no)
+{
+    if (way == EDIT_HIDES) return v_pick(unseen(*e, v, i), no, yes);
+    if (way != EDIT_RANGES) return yes;
+    const vec at = v_set((real)(e->key + i));
+    return v_pick(v_lt(at, v_load(e->low + v * LANES)), no, v_pick(v_lt(at, v_load(e->high + v * LANES)), yes, no));
+}
+
+/* The weight of a hidden score, in memory as the coefficients of exponentials are. */
+static const real hidden_weight = -(real)0.0;
+
+/* acc += weight * value over the keys from .. to - 1 for nv vectors from v0 on; hidden: lanes with weight -0 are left out. */
+FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t step, int64_t from, int64_t to, const int nd, const int v0,
+                         const int nv, const int hidden, struct attn_ahead *ahead);
+
+/* Sums over the stairs: a step's vectors are literals, as everything that indexes registers. */
+FN FORCE void sum_stairs(vec (*acc)[NV], const real *p, const real *x, int64_t step, const struct stairs *s, const int nd, const int nv,
+                         const int hidden, struct attn_ahead *ahead)
+{
+#pragma GCC unroll 8
+    for (int k = 0; k < 2 * nv - 1; k++) {
+        int v, end;
+        step_vectors(k, nv, &v, &end);
+        sum_values(acc, p, x, step, s->edge[k], s->edge[k + 1], nd, v, end - v, hidden, ahead);
+    }
 }
 
 #if PAIRS
@@ -143,8 +189,7 @@ FN FORCE mask unseen(struct edits e, int v, int i)
 
 /* The same with the number of vectors as a variable. Each number has a function of its own: a compiler that sees them all in one gives up on registers. */
 typedef void score_fn(const struct attn_block *b, const struct attn_tile *t, int v0, int64_t from, int64_t to, struct totals *totals);
-typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int64_t from, int64_t to,
-                      int hides);
+typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, const real *factor, const struct stairs *s, int hides);
 
 #define BY_VECTORS(n)                                                                                                                      \
     FN NOINLINE void score_##n(const struct attn_block *b, const struct attn_tile *t, int v0, int64_t from, int64_t to,                    \
@@ -155,10 +200,10 @@ typedef void value_fn(const struct attn_block *b, const struct attn_tile *t, con
         else                                                                                                                               \
             score_any(b, t, v0, n, from, to, 0);                                                                                           \
     }                                                                                                                                      \
-    FN NOINLINE void value_##n(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int64_t from,            \
-                               int64_t to, int hides)                                                                                      \
+    FN NOINLINE void value_##n(const struct attn_block *b, const struct attn_tile *t, const real *factor, const struct stairs *s,          \
+                               int hides)                                                                                                  \
     {                                                                                                                                      \
-        value_any(b, t, factor, v0, n, from, to, hides);                                                                                   \
+        value_any(b, t, factor, s, n, hides);                                                                                              \
     }
 BY_VECTORS(1)
 BY_VECTORS(2)
@@ -178,10 +223,16 @@ FN void score_keys(const struct attn_block *b, const struct attn_tile *t, int v0
 }
 
 /* hides: weights may be -0 */
-FN void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int nv, int64_t from, int64_t to,
-                       int hides)
+FN void value_stairs(const struct attn_block *b, const struct attn_tile *t, const real *factor, const struct stairs *s, int hides)
 {
-    value_by[nv - 1](b, t, factor, v0, from, to, hides);
+    value_by[s->n - 1](b, t, factor, s, hides);
+}
+
+/* Stairs of nv vectors from v0 on that all see the keys from .. to - 1. */
+static FORCE void even_stairs(struct stairs *s, int v0, int nv, int64_t from, int64_t to)
+{
+    s->v0 = v0, s->n = nv;
+    for (int i = 0; i < nv; i++) s->edge[i] = from, s->edge[nv + i] = to, s->clear[i] = from, s->clear_end[i] = to;
 }
 
 /* ---- between the products --------------------------------------------------------------------------------------------------------- */
@@ -189,7 +240,7 @@ FN void value_channels(const struct attn_block *b, const struct attn_tile *t, co
 /* What an edited tile adds to the scores of key j. */
 FN FORCE vec edit_at(const struct attn_tile *t, int v, int64_t j)
 {
-    const struct edits e = edits_of(t, v, j, 1);
+    const struct edits e = edits_of(t, v, j, 1, 0);
     return e.add ? v_load(e.add) : v_pick(unseen(e, 0, 0), v_set(-(real)INFINITY), v_set(0));
 }
 
@@ -264,6 +315,35 @@ FN int range(const struct attn_block *b, const struct attn_tile *t, int v, struc
     s->from = s->from / 8 * 8;
     if (s->clear >= s->clear_end) s->clear = s->clear_end = s->to; /* no key is clear */
     return s->from < s->to;
+}
+
+/* The stairs of a tile; 0 if nobody sees any of it. */
+FN int cut_stairs(const struct attn_block *b, const struct attn_tile *t, struct stairs *s)
+{
+    struct stretch at[NV];
+    int            first = NV, end = 0;
+    if (!t->low) {
+        even_stairs(s, 0, VECTORS(b), 0, t->keys);
+        return 1;
+    }
+    for (int v = 0; v < VECTORS(b); v++)
+        if (range(b, t, v, &at[v])) {
+            if (v < first) first = v;
+            end = v + 1;
+        }
+    const int n = end - first;
+    if (n <= 0) return 0;
+    s->v0 = first, s->n = n;
+    for (int i = n - 1; i >= 0; i--) { /* all come in before the first one leaves */
+        const struct stretch *x = &at[first + i];
+        s->edge[i] = i + 1 < n && s->edge[i + 1] < x->from ? s->edge[i + 1] : x->from;
+        s->clear[i] = (x->clear + 7) / 8 * 8, s->clear_end[i] = x->clear_end;
+    }
+    for (int i = 0; i < n; i++) {
+        const int64_t up = (at[first + i].to + 7) / 8 * 8, to = up < t->keys ? up : t->keys;
+        s->edge[n + i] = s->edge[n + i - 1] > to ? s->edge[n + i - 1] : to;
+    }
+    return 1;
 }
 
 /* ---- the contract ----------------------------------------------------------------------------------------------------------------- */
@@ -348,7 +428,7 @@ FN void edit_tile(void *edit, int64_t m, int64_t keys, const unsigned char *cons
             for (int i = 0; i < LANES; i++) {
                 vec y = times(x[i], domain);
                 v_store((real *)edit + (j + i) * ROWS + v * LANES,
-                        seen ? v_pick(unseen(edits_of(&t, (int)v, j + i, 1), 0, 0), hide, y) : y);
+                        seen ? v_pick(unseen(edits_of(&t, (int)v, j + i, 1, 0), 0, 0), hide, y) : y);
             }
         }
     }
@@ -362,50 +442,75 @@ FN void scores(const struct attn_block *b, const struct attn_tile *t, int32_t up
     for (int v = 0; v < VECTORS(b); v++) edit_scores(b, t, upto, v, 0, t->keys);
 }
 
-/* Scores and weights of a tile that is at most edited by its edit tile: exponentials as soon as a score is there, against the reference so far. Returns
- * 0, having changed nothing but s, if a score is so much larger that the reference must follow, or is -inf by itself; hides: one of the rest may be. */
-FN FORCE int weigh_tile(const struct attn_block *b, const struct attn_tile *t, struct totals *totals, int *hides)
+/* The same of keys that may be hidden from some queries and make the references that are missing, through memory. */
+FN void weigh_first(const struct attn_block *b, const struct attn_tile *t, int v, int nv, int64_t from, int64_t to, struct totals *totals)
 {
-    const real *top = b->part.top;
-    const vec   zero = v_set(0), none = v_set((real)INFINITY);
-    int64_t     done = 0;
-    int         stay = 1;
-    for (int v = 0; v < VECTORS(b); v++)
-        if (v_any(v_eq(v_load(top + v * LANES), v_set(-(real)INFINITY)))) done = t->keys < 8 ? t->keys : 8;
-    if (done) score_keys(b, t, 0, VECTORS(b), 0, done, 0);
-    for (int v = 0; v < VECTORS(b); v++) {
-        vec ref = v_load(top + v * LANES), largest;
-        if (t->edit || t->seen) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, done);
-        find_reference((real *)b->s + v * LANES, 0, done, &ref, &largest);
-        v_store(totals->ref + v * LANES, ref);
-        v_store(totals->largest + v * LANES, largest);
-        v_store(totals->least + v * LANES, none);
-        v_store(totals->sum + v * LANES, weigh_keys(b, v, 0, done, ref, zero, zero));
-        take_weights(b, v, 0, done);
+    score_keys(b, t, v, nv, from, to, 0);
+    for (const int end = v + nv; v < end; v++) {
+        real *at = totals->ref + v * LANES, *most = totals->largest + v * LANES, *sum = totals->sum + v * LANES;
+        vec   ref = v_load(at), largest;
+        if (t->low || t->edit || t->seen) edit_scores(b, t, ATTN_UPTO_BIASED, v, from, to);
+        find_reference((const real *)b->s + v * LANES, from, to, &ref, &largest);
+        v_store(at, ref);
+        v_store(most, v_max(largest, v_load(most)));
+        v_store(sum, weigh_keys(b, v, from, to, ref, v_set(0), v_load(sum)));
+        take_weights(b, v, from, to);
     }
-    score_keys(b, t, 0, VECTORS(b), done, t->keys, totals);
-    for (int v = 0; v < VECTORS(b); v++) stay &= stays(totals, v);
-    *hides = done || t->edit || t->seen;
-    return stay;
 }
 
-/* Takes such a tile; 0 as before. */
-FN int step_fused(const struct attn_block *b, const struct attn_tile *t)
+FN void weigh_rest(const struct attn_block *b, const struct attn_tile *t, int v, int nv, int64_t from, int64_t to, struct totals *totals,
+                   int ranged)
 {
-    struct totals totals;
-    real         *top = b->part.top, factor[ROWS] __attribute__((aligned(64)));
-    int           hides;
-    if (!weigh_tile(b, t, &totals, &hides)) return 0;
-    const int wild = take_values(b, t);
-    if (PAIRS && wild) return 0;
-    for (int v = 0; v < VECTORS(b); v++) {
-        real *sum = (real *)b->part.sum + v * LANES;
-        v_store(top + v * LANES, v_load(totals.ref + v * LANES));
-        v_store(sum, v_add(v_load(sum), v_load(totals.sum + v * LANES)));
-        v_store(factor + v * LANES, v_set(1));
+    totals->ranged = ranged;
+    if (from < to) score_keys(b, t, v, nv, from, to, totals);
+}
+
+/* Scores and weights of a tile that nothing but its edit tile and positions edit: exponentials as soon as a score is there, against the reference so far.
+ * Returns 0, having changed nothing but s, if a score is so much larger that the reference must follow, or is -inf by itself; hides: one of the rest may
+ * be, or hidden. */
+FN FORCE int weigh_fused(const struct attn_block *b, const struct attn_tile *t, const struct stairs *s, struct totals *totals, int *hides)
+{
+    const real *top = b->part.top;
+    const vec   hide = v_set(-(real)INFINITY), none = v_set((real)INFINITY);
+    int64_t     known[NV]; /* from this key on the reference is */
+    int         stay = 1;
+    *hides = t->low || t->edit || t->seen;
+    for (int i = 0; i < s->n; i++) {
+        const int at = (s->v0 + i) * LANES;
+        vec       ref = v_load(top + at);
+        v_store(totals->ref + at, ref);
+        v_store(totals->largest + at, hide);
+        v_store(totals->least + at, none);
+        v_store(totals->sum + at, v_set(0));
+        known[i] = 0;
+        if (v_any(v_eq(ref, hide))) known[i] = s->clear[i] + 8, *hides = 1;
     }
-    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, wild && hides);
-    return 1;
+    for (int k = 0; k < 2 * s->n - 1; k++) {
+        const int64_t from = s->edge[k], to = s->edge[k + 1];
+        int64_t       first = from, a = from, z = to;
+        int           v, end;
+        step_vectors(k, s->n, &v, &end);
+        for (int i = v; i < end; i++) {
+            if (known[i] > first) first = known[i];
+            if (s->clear[i] > a) a = s->clear[i];
+            if (s->clear_end[i] < z) z = s->clear_end[i];
+        }
+        const int nv = end - v;
+        v += s->v0;
+        const int twice = t->edit || t->seen; /* where positions hide too: in registers, one thing edits */
+        if (twice && a > first) first = a;
+        first = first < to ? first : to, a = a > first ? a < to ? a : to : first;
+        z = z > a ? z < to ? a + (z - a) / NB * NB : to : a;
+        if (from < first) weigh_first(b, t, v, nv, from, first, totals);
+        weigh_rest(b, t, v, nv, first, a, totals, 1);
+        weigh_rest(b, t, v, nv, a, z, totals, 0);
+        if (twice && z < to)
+            weigh_first(b, t, v, nv, z, to, totals);
+        else
+            weigh_rest(b, t, v, nv, z, to, totals, 1);
+    }
+    for (int i = 0; i < s->n; i++) stay &= stays(totals, s->v0 + i);
+    return stay;
 }
 
 /* Weights of vector v, their sum taken, before they meet their values. */
@@ -415,70 +520,44 @@ FN void drop_weights(const struct attn_block *b, const struct attn_tile *t, int 
         v_store((real *)b->s + at, dropped(v_load((const real *)b->s + at), v_load((const real *)t->drop + at), v_set((real)t->raise)));
 }
 
-/* Scores and weights of vector v where only the ends of its stretch are hidden from some lanes by position: fused, as in step_fused, between them.
- * Returns 0, having changed nothing but s, where that cannot be: it has lanes that are no queries, nearly nothing is clear, or what makes step_fused
- * return 0. */
-FN int weigh_fused(const struct attn_block *b, const struct attn_tile *t, int v, const struct stretch *at, real *factor)
+/* The same for every tile, and the reference follows. */
+FN void weigh_all(const struct attn_block *b, const struct attn_tile *t, const struct stairs *s, real *factor)
 {
-    struct totals totals;
-    const vec     hide = v_set(-(real)INFINITY), zero = v_set(0);
-    real         *s = (real *)b->s + v * LANES, *top = (real *)b->part.top + v * LANES, *sum = (real *)b->part.sum + v * LANES;
-    vec           ref = v_load(top), largest, none;
-    const int64_t a = (at->clear + 7) / 8 * 8 + (v_any(v_eq(ref, hide)) ? 8 : 0), z = a + (at->clear_end - a) / NB * NB;
-    if (z < a + NB || (v + 1) * LANES > b->m) return 0;
-    score_keys(b, t, v, 1, at->from, a, 0);
-    edit_scores(b, t, ATTN_UPTO_BIASED, v, at->from, a);
-    find_reference(s, at->from, a, &ref, &largest);
-    v_store(totals.ref, ref);
-    v_store(totals.largest, largest);
-    v_store(totals.least, v_sub(zero, hide));
-    v_store(totals.sum, weigh_keys(b, v, at->from, a, ref, zero, zero));
-    take_weights(b, v, at->from, a);
-    score_keys(b, t, v, 1, a, z, &totals);
-    score_keys(b, t, v, 1, z, at->to, 0);
-    edit_scores(b, t, ATTN_UPTO_BIASED, v, z, at->to);
-    none = ref;
-    find_reference(s, z, at->to, &none, &largest);
-    v_store(totals.largest, v_max(largest, v_load(totals.largest)));
-    v_store(totals.sum, weigh_keys(b, v, z, at->to, ref, zero, v_load(totals.sum)));
-    take_weights(b, v, z, at->to);
-    if (!stays(&totals, 0)) return 0;
-    v_store(top, ref);
-    v_store(sum, v_add(v_load(sum), v_load(totals.sum)));
-    v_store(factor + v * LANES, v_set(1));
-    return 1;
+    const int edited = t->edit || t->seen || t->low || b->slope || b->cap > 0;
+    for (int k = 0; k < 2 * s->n - 1; k++) {
+        int v, end;
+        step_vectors(k, s->n, &v, &end);
+        if (s->edge[k] < s->edge[k + 1]) score_keys(b, t, s->v0 + v, end - v, s->edge[k], s->edge[k + 1], 0);
+    }
+    for (int i = 0; i < s->n; i++) {
+        const int     v = s->v0 + i;
+        const int64_t from = s->edge[i], to = s->edge[s->n + i];
+        if (edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, from, to);
+        weigh(b, v, from, to, factor);
+        if (t->drop) drop_weights(b, t, v, from, to);
+        take_weights(b, v, from, to);
+    }
 }
 
 FN void step(const struct attn_block *b, const struct attn_tile *t)
 {
-    const int edited = t->edit || t->seen || b->slope || b->cap > 0, plain = !b->slope && !(b->cap > 0) && !b->shifted && !t->drop;
-    real      factor[ROWS] __attribute__((aligned(64)));
-    if (plain && !t->low && step_fused(b, t)) return;
+    const int     plain = !b->slope && !(b->cap > 0) && !b->shifted && !t->drop;
+    real          factor[ROWS] __attribute__((aligned(64)));
+    struct stairs s;
+    struct totals totals;
+    if (!cut_stairs(b, t, &s)) return;
     const int wild = take_values(b, t);
-    if (t->low) { /* vector by vector, each with the keys it sees: a diagonal costs half */
-        for (int v = 0; v < VECTORS(b); v++) {
-            struct stretch s;
-            if (!range(b, t, v, &s)) continue;
-            if (!plain || (PAIRS && wild) || !weigh_fused(b, t, v, &s, factor)) {
-                score_keys(b, t, v, 1, s.from, s.to, 0);
-                edit_scores(b, t, ATTN_UPTO_BIASED, v, s.from, edited ? s.to : s.clear);
-                if (!edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, s.clear_end, s.to);
-                weigh(b, v, s.from, s.to, factor);
-                if (t->drop) drop_weights(b, t, v, s.from, s.to);
-                take_weights(b, v, s.from, s.to);
-            }
-            value_channels(b, t, factor + v * LANES, v, 1, s.from, s.to, wild);
+    int       hides = 1;
+    if (plain && !(PAIRS && wild) && weigh_fused(b, t, &s, &totals, &hides))
+        for (int at = s.v0 * LANES; at < (s.v0 + s.n) * LANES; at += LANES) {
+            real *sum = (real *)b->part.sum + at;
+            v_store((real *)b->part.top + at, v_load(totals.ref + at));
+            v_store(sum, v_add(v_load(sum), v_load(totals.sum + at)));
+            v_store(factor + at, v_set(1));
         }
-        return;
-    }
-    score_keys(b, t, 0, VECTORS(b), 0, t->keys, 0);
-    for (int v = 0; v < VECTORS(b); v++) {
-        if (edited) edit_scores(b, t, ATTN_UPTO_BIASED, v, 0, t->keys);
-        weigh(b, v, 0, t->keys, factor);
-        if (t->drop) drop_weights(b, t, v, 0, t->keys);
-        take_weights(b, v, 0, t->keys);
-    }
-    value_channels(b, t, factor, 0, VECTORS(b), 0, t->keys, wild);
+    else
+        hides = 1, weigh_all(b, t, &s, factor);
+    value_stairs(b, t, factor, &s, wild && hides);
 }
 
 FN void fold(const struct attn_block *b, const struct attn_part *into)

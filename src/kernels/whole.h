@@ -71,9 +71,11 @@ FN int32_t whole(const struct attn_block *b, const struct attn_tile *t, void *ou
     struct totals totals;
     real          factor[ROWS] __attribute__((aligned(64))), all[LANES] __attribute__((aligned(64)));
     const vec     zero = v_set(0), one = v_set(1);
+    struct stairs s;
     int           hides;
+    even_stairs(&s, 0, VECTORS(b), 0, t->keys);
     for (int v = 0; v < VECTORS(b); v++) v_store((real *)b->part.top + v * LANES, v_set(-(real)INFINITY));
-    if (!weigh_tile(b, t, &totals, &hides)) return 0;
+    if (!weigh_fused(b, t, &s, &totals, &hides)) return 0;
     v_store(all, zero);
     for (int v = 0; v < VECTORS(b); v++) {
         const vec sum = v_load(totals.sum + v * LANES);
