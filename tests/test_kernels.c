@@ -384,8 +384,9 @@ static struct attn_tile tile_make(struct bench *t, int64_t first)
     tile.v = t->a[V].bytes + first * tile.v_step * (int64_t)element_bytes(c->reads);
     for (int64_t i = 0; i < rows; i++) {
         put(t, NEAR, i, i < c->m ? c->position[i] - (double)first : 0);
-        put(t, LOW, i, i < c->m ? (double)within(c->low[i] - first, keys) : 0);
-        put(t, HIGH, i, i < c->m ? (double)within(c->high[i] - first, keys) : 0);
+        const int64_t row = i < c->m ? i : c->m - 1;
+        put(t, LOW, i, (double)within(c->low[row] - first, keys));
+        put(t, HIGH, i, (double)within(c->high[row] - first, keys));
     }
     if (c->ranged) tile.low = t->a[LOW].bytes, tile.high = t->a[HIGH].bytes;
     if (c->edited) edit_make(t, &tile, first);
