@@ -51,6 +51,8 @@ FN FORCE void whole_rows(const struct attn_block *b, const struct attn_tile *t, 
     int64_t           c = 0;
     for (; c + WHOLE_WIDE * LANES <= b->value_dim; c += WHOLE_WIDE * LANES)
         whole_block(p, x + c, t->v_step, t->keys, factor + r, out + r * step + c, step, all, &ahead, R, WHOLE_WIDE);
+    for (; WHOLE_WIDE > 2 && c + 2 * LANES <= b->value_dim; c += 2 * LANES)
+        whole_block(p, x + c, t->v_step, t->keys, factor + r, out + r * step + c, step, all, &ahead, R, 2);
     for (; c < b->value_dim; c += LANES) whole_block(p, x + c, t->v_step, t->keys, factor + r, out + r * step + c, step, all, &ahead, R, 1);
     ahead_leave(b, &ahead);
 }
