@@ -136,7 +136,11 @@ static void cut(struct attn_plan *plan, int backward)
     plan->tasks = plan->slots = plan->wave = plan->bundle = plan->later_sees = 0;
     plan->block_queries = plan->block_heads = plan->query_blocks = plan->head_blocks = 0;
     if (d->batch == 0 || d->heads == 0 || d->queries == 0) return;
-    plan->block_queries = d->queries < rows ? d->queries : rows;
+    plan->later_sees = !backward && (d->causal || (d->window && d->window_right >= 0));
+    /* blocks as even as vectors allow, so that 64 queries are 32 and 32: 16 alone make chains of products that wait for themselves */
+    const int64_t even = blocks(blocks(d->queries, blocks(d->queries, rows)), 16) * 16,
+                  most = even < rows && !plan->later_sees ? even : rows;
+    plan->block_queries = d->queries < most ? d->queries : most;
     plan->head_blocks = backward ? group : blocks(group, rows / plan->block_queries);
     plan->block_heads = blocks(group, plan->head_blocks);
     plan->query_blocks = blocks(d->queries, plan->block_queries);
@@ -151,7 +155,6 @@ static void cut(struct attn_plan *plan, int backward)
     plan->slots = threads < pieces ? threads : pieces;
     /* heads take turns, enough of them that the short tasks of the last ones fill the gaps between all threads; one thread stays with its head */
     /* (a backward pass has an order of its own, and tasks in that of their numbers) */
-    plan->later_sees = !backward && (d->causal || (d->window && d->window_right >= 0));
     plan->bundle = threads > 1 && !backward ? blocks(4 * threads, plan->query_blocks) : 1;
 }
 
