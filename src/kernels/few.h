@@ -267,11 +267,12 @@ FN void few_load(const struct attn_block *b, void *q, int64_t at, int64_t n, con
 }
 #endif
 
-/* Units of LANES keys or twice that: 32 bytes a key, and a single query, need two chains of products, as each waits for itself. */
+/* Units of LANES keys. One chain of products waits for itself, but of longer vectors two would take 32 keys in units, which are then read so far out of
+ * order that memory is slower (0.85), though arithmetic alone would be faster (1.1). */
 FN FORCE void few_score_rows(const struct attn_block *b, const struct attn_tile *t, int64_t from, int64_t to, int64_t r, const int R,
                              const int reads)
 {
-    const int     G = R <= 2 && LANES * FEW_WIDTH(reads) < 64 ? 2 : 1;
+    const int     G = R <= 2 && sizeof(vec) < 64 ? 2 : 1;
     const real   *q = (const real *)b->q + r * FEW_STEP(b->dim), rest = FEW_REST(b);
     const int64_t step = FEW_STEP(b->dim), unit = G * LANES;
     real         *s = (real *)b->s + r * ATTN_TILE;
