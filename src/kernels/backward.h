@@ -185,29 +185,26 @@ FN void careful_query(const struct attn_gradient_block *g, const struct attn_til
         }
 }
 
-FN void value_channels(const struct attn_block *b, const struct attn_tile *t, const real *factor, int v0, int nv, int64_t from, int64_t to,
-                       int hides)
+FN void value_channels(const struct attn_block *b, const struct attn_tile *t, int v0, int nv, int64_t from, int64_t to, int hides)
 {
     struct stairs s;
     even_stairs(&s, v0, nv, from, to);
-    value_stairs(b, t, factor, &s, hides);
+    value_stairs(b, t, 0, &s, hides);
 }
 
 FN void gradient_query(const struct attn_gradient_block *g, const struct attn_tile *t)
 {
     struct piece      list[PIECES];
-    struct attn_block b = g->b; /* o = o * 1 + sum over the keys of weight * value, with ds for weights and keys for values */
+    struct attn_block b = g->b; /* o = o + sum over the keys of weight * value, with ds for weights and keys for values */
     struct attn_tile  keys = *t;
-    real              one[ROWS] __attribute__((aligned(64)));
     const int         careful = (t->low || t->edit || t->seen) && !all_finite(t->k, t->k_step, t->keys, b.dim);
-    for (int r = 0; r < ROWS; r += LANES) v_store(one + r, v_set(1));
     b.s = g->ds, b.part.o = g->dq, b.value_dim = b.dim;
     keys.v = t->k, keys.v_step = t->k_step;
     for (int i = 0, n = cut_pieces(&b, t, list); i < n; i++)
         if (careful)
             careful_query(g, t, &list[i]);
         else
-            value_channels(&b, &keys, one, list[i].v0, list[i].nv, list[i].from, list[i].to, 0);
+            value_channels(&b, &keys, list[i].v0, list[i].nv, list[i].from, list[i].to, 0);
 }
 
 /* ---- sums over queries ----------------------------------------------------------------------------------------------------------------- */

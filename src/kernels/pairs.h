@@ -267,7 +267,6 @@ FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, c
     const int64_t     step = UNITS_WIDE(b->value_dim);
     int64_t           c = 0;
     struct attn_ahead ahead = ahead_take(b);
-    factor += s->v0 * LANES;
     for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, step, s, hides, factor, o + c * ROWS, NB, nv, &ahead);
     for (; c < b->value_dim; c++) value_block(p, x + c, step, s, hides, factor, o + c * ROWS, 1, nv, &ahead);
     ahead_leave(b, &ahead);

@@ -25,12 +25,12 @@ static FORCE real pick_row(const real *k, const real *k4, const real *k8, int64_
 #define IN_TURN(next, y, sum) (void)0
 #endif
 
-/* A block of NB keys reads a line of memory in so many channels, a block of NB channels in so many keys: then another is fetched, and where instructions
- * are few beside the products, for more than the block's own, at each. */
-enum { PER_LINE = NV * NB + NV + 1 <= 16 && 64 / (int)sizeof(real) >= NB ? 64 / (int)sizeof(real) / NB : 1 };
+/* A block of NB keys reads a line of memory in so many channels, a block of NB channels in so many keys: then another is fetched. Where instructions are
+ * few beside the products, scores fetch at each channel: the last block of a head wants all keys and values of the next. */
+enum { PER_LINE = 64 / (int)sizeof(real) >= NB ? 64 / (int)sizeof(real) / NB : 1, PER_SCORE = NV * NB + NV + 1 > 16 ? 1 : PER_LINE };
 
 /* The same, as a number that the compiler does not know where 16 registers leave none to unroll with. */
-#define AT_ONCE (NV * NB + NV + 1 > 16 ? PER_LINE : opaque(PER_LINE))
+#define AT_ONCE(n) (NV * NB + NV + 1 > 16 ? (n) : opaque(n))
 
 FN FORCE void score_channel(vec (*acc)[NV], const real *q, const real *k, const real *k4, const real *k8, int64_t step, int64_t step3,
                             const int nk, const int nv)
@@ -96,9 +96,9 @@ FN FORCE void score_block(const real *q, const real *k, int64_t step, int64_t di
     const real   *k4 = row_at(k, step, 4), *k8 = row_at(k, step, 8);
     const int64_t step3 = opaque((int64_t)(3 * (uint64_t)step));
     int64_t       left = dim;
-    for (; left >= PER_LINE; left -= PER_LINE) {
+    for (; left >= PER_SCORE; left -= PER_SCORE) {
         fetch_soon(ahead);
-        for (int64_t i = 0; i < AT_ONCE; i++, q += ROWS, k++, k4++, k8++) {
+        for (int64_t i = 0; i < AT_ONCE(PER_SCORE); i++, q += ROWS, k++, k4++, k8++) {
             q = (const real *)opaque((int64_t)q); /* one channel after the other */
             score_channel(acc, q, k, k4, k8, step, step3, nk, nv);
         }
@@ -158,7 +158,7 @@ FN FORCE void sum_values(vec (*acc)[NV], const real *p, const real *x, int64_t s
     p += from * ROWS, x += from * step;
     for (; left >= PER_LINE; left -= PER_LINE) {
         fetch_soon(ahead);
-        for (int64_t i = 0; i < AT_ONCE; i++, p += ROWS, x += step) {
+        for (int64_t i = 0; i < AT_ONCE(PER_LINE); i++, p += ROWS, x += step) {
             p = (const real *)opaque((int64_t)p);
             sum_key(acc, p, &x, nd, v0, nv, hidden);
         }
@@ -204,7 +204,6 @@ FN FORCE void value_any(const struct attn_block *b, const struct attn_tile *t, c
     real             *o = (real *)b->part.o + s->v0 * LANES;
     int64_t           c = 0;
     struct attn_ahead ahead = ahead_take(b);
-    factor += s->v0 * LANES;
     for (; c + NB <= b->value_dim; c += NB) value_block(p, x + c, t->v_step, s, hides, factor, o + c * ROWS, NB, nv, &ahead);
     for (; c < b->value_dim; c++) value_block(p, x + c, t->v_step, s, hides, factor, o + c * ROWS, 1, nv, &ahead);
     ahead_leave(b, &ahead);

@@ -106,7 +106,8 @@ static FORCE void fetch_soon(struct attn_ahead *a)
     if (--a->now->rows == 0) a->now = a->now->then;
 }
 
-/* What n keys or channels of nv vectors add up to in registers: nothing at first; o = o * factor + that. */
+/* What n keys or channels of nv vectors add up to in registers: nothing at first; o = o * factor + that. factor NULL: 1, so that units for additions do
+ * it while the others multiply. */
 FN FORCE void clear(vec (*acc)[NV], const int n, const int nv)
 {
 #pragma GCC unroll 16
@@ -121,8 +122,9 @@ FN FORCE void add_sums(vec (*acc)[NV], const real *factor, real *o, const int n,
     for (int i = 0; i < n; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) {
-            real *at = o + i * ROWS + v * LANES;
-            v_store(at, v_fma(v_load(at), v_load(factor + v * LANES), acc[i][v]));
+            real     *at = o + i * ROWS + v * LANES;
+            const vec there = v_load(at);
+            v_store(at, factor ? v_fma(there, v_load(factor + v * LANES), acc[i][v]) : v_add(there, acc[i][v]));
         }
 }
 
@@ -548,16 +550,14 @@ FN void step(const struct attn_block *b, const struct attn_tile *t)
     if (!cut_stairs(b, t, &s)) return;
     const int wild = take_values(b, t);
     int       hides = 1;
-    if (plain && !(PAIRS && wild) && weigh_fused(b, t, &s, &totals, &hides))
-        for (int at = s.v0 * LANES; at < (s.v0 + s.n) * LANES; at += LANES) {
-            real *sum = (real *)b->part.sum + at;
-            v_store((real *)b->part.top + at, v_load(totals.ref + at));
-            v_store(sum, v_add(v_load(sum), v_load(totals.sum + at)));
-            v_store(factor + at, v_set(1));
-        }
-    else
-        hides = 1, weigh_all(b, t, &s, factor);
-    value_stairs(b, t, factor, &s, wild && hides);
+    const int fused = plain && !(PAIRS && wild) && weigh_fused(b, t, &s, &totals, &hides);
+    if (!fused) hides = 1, weigh_all(b, t, &s, factor);
+    for (int at = s.v0 * LANES; fused && at < (s.v0 + s.n) * LANES; at += LANES) {
+        real *sum = (real *)b->part.sum + at;
+        v_store((real *)b->part.top + at, v_load(totals.ref + at));
+        v_store(sum, v_add(v_load(sum), v_load(totals.sum + at)));
+    }
+    value_stairs(b, t, fused ? 0 : factor + s.v0 * LANES, &s, wild && hides);
 }
 
 FN void fold(const struct attn_block *b, const struct attn_part *into)
