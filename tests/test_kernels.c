@@ -159,6 +159,12 @@ static void case_make(struct block_case *c, rng *r, const struct attn_kernel *ke
         c->low[i] = from + slant * i, c->high[i] = c->low[i] + width;
         if (rng_percent(r, 3)) c->high[i] = c->low[i];
     }
+    if (c->edited && c->ranged &&
+        rng_percent(r, 40)) /* the first key that a row sees, which makes its reference, is near the last that it may see */
+        for (int64_t i = 0; i < c->m; i++) {
+            const int64_t last = c->high[i] < c->keys ? c->high[i] : c->keys;
+            for (int64_t j = 0; j < last - i % 9; j++) c->seen[i * c->keys + j] = 0;
+        }
     if (c->kind == HIDDEN_NAN) case_poison(c);
     if (!c->plain && rng_percent(r, 25)) c->cap = (rng_percent(r, 50) ? 1 : 20) * (0.5 + rng_unit(r));
     c->with_slope = !c->plain && rng_percent(r, 25);

@@ -444,8 +444,9 @@ FN void scores(const struct attn_block *b, const struct attn_tile *t, int32_t up
     for (int v = 0; v < VECTORS(b); v++) edit_scores(b, t, upto, v, 0, t->keys);
 }
 
-/* The same of keys that may be hidden from some queries and make the references that are missing, through memory. */
-FN void weigh_first(const struct attn_block *b, const struct attn_tile *t, int v, int nv, int64_t from, int64_t to, struct totals *totals)
+/* The same through memory, of keys that may be hidden from some queries; first: they make the references that are missing, and start at a multiple of 8. */
+FN void weigh_ends(const struct attn_block *b, const struct attn_tile *t, int v, int nv, int64_t from, int64_t to, struct totals *totals,
+                   int first)
 {
     score_keys(b, t, v, nv, from, to, 0);
     for (const int end = v + nv; v < end; v++) {
@@ -453,7 +454,10 @@ FN void weigh_first(const struct attn_block *b, const struct attn_tile *t, int v
         vec   ref = v_load(at), largest;
         if (t->low || t->edit || t->seen) edit_scores(b, t, ATTN_UPTO_BIASED, v, from, to);
         find_reference((const real *)b->s + v * LANES, from, to, &ref, &largest);
-        v_store(at, ref);
+        if (first)
+            v_store(at, ref);
+        else
+            ref = v_load(at); /* where it is missing still, weights of what is seen are infinite */
         v_store(most, v_max(largest, v_load(most)));
         v_store(sum, weigh_keys(b, v, from, to, ref, v_set(0), v_load(sum)));
         take_weights(b, v, from, to);
@@ -503,11 +507,11 @@ FN FORCE int weigh_fused(const struct attn_block *b, const struct attn_tile *t, 
         if (twice && a > first) first = a;
         first = first < to ? first : to, a = a > first ? a < to ? a : to : first;
         z = z > a ? z < to ? a + (z - a) / NB * NB : to : a;
-        if (from < first) weigh_first(b, t, v, nv, from, first, totals);
+        if (from < first) weigh_ends(b, t, v, nv, from, first, totals, 1);
         weigh_rest(b, t, v, nv, first, a, totals, 1);
         weigh_rest(b, t, v, nv, a, z, totals, 0);
         if (twice && z < to)
-            weigh_first(b, t, v, nv, z, to, totals);
+            weigh_ends(b, t, v, nv, z, to, totals, 0);
         else
             weigh_rest(b, t, v, nv, z, to, totals, 1);
     }
