@@ -47,10 +47,10 @@
  * plus half a block at each edge; dims that are multiples of 16; 16 queries or more per key head, query heads of a group counted together, or few
  * of them, as in decoding, where keys and values are read once per group as they lie, in f16 and bf16 too. An innermost stride of 1 lets k and v
  * be read in place in f32 and f64, and in bf16 by avx512bf16.
- * What is not: `allow` and `bias` cost a tenth to a fifth more than no mask (tiles in which they hide all are skipped); softcap and ALiBi pass over
+ * What is not: `allow` and `bias` cost a tenth to a quarter more than no mask (tiles in which they hide all are skipped); softcap and ALiBi pass over
  * every score once more; windows shorter than a few hundred keys pay for their edges; other innermost strides, f16, and bf16 without avx512bf16
  * are copied or widened tile by tile; f64 has half the lanes; dropout makes its random numbers without vectors; a call of a few queries and keys
- * takes half a microsecond or more whatever it computes.
+ * takes a third of a microsecond or more whatever it computes.
  *
  * "avx512bf16" multiplies bf16 inputs in pairs, at up to twice the speed of f32 and without an f32 copy of k and v. Weights are then rounded to
  * bf16 before they are multiplied with v (lse and the weights that are written come from the unrounded ones), and elements of k, v and of q times
